@@ -1,0 +1,51 @@
+"""What an operator tells the engine. What the engine works out goes elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Checked when made; never written to.
+
+    Args:
+        block_size: Token positions per KV block.
+        pool_bytes: Memory for K and V. None sizes the pool from what is free.
+        step_tokens: Most new positions in one forward pass.
+        max_row_tokens: Longest row that is accepted; None takes the model's context.
+        max_queued_tokens: New positions that may wait; a single larger task is accepted when
+            nothing else waits.
+        dtype: Type of weights, activations and KV. ``float32`` is for judging.
+        num_threads: Threads of the tensor library; None takes the processors available.
+
+    Raises:
+        ValueError: a value is out of its range; names the setting, the value and the range.
+    """
+
+    block_size: int = 16
+    pool_bytes: int | None = None
+    step_tokens: int = 1024
+    max_row_tokens: int | None = None
+    max_queued_tokens: int = 262_144
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    device: Literal["cpu"] = "cpu"
+    kernels: Literal["auto", "cpu", "reference"] = "auto"
+    num_threads: int | None = None
+
+    def __post_init__(self) -> None:
+        _in_range("block_size", self.block_size, 1, 1024)
+        _in_range("step_tokens", self.step_tokens, 16, 1_048_576)
+        _in_range("max_queued_tokens", self.max_queued_tokens, 1, 1 << 40)
+        if self.pool_bytes is not None:
+            _in_range("pool_bytes", self.pool_bytes, 1, 1 << 50)
+        if self.max_row_tokens is not None:
+            _in_range("max_row_tokens", self.max_row_tokens, 1, 1 << 24)
+        if self.num_threads is not None:
+            _in_range("num_threads", self.num_threads, 1, 1024)
+
+
+def _in_range(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}; it must be between {low} and {high}")

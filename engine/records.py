@@ -1,0 +1,210 @@
+"""What crosses the engine's thread: frozen records of token ids and numbers, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds: TypeAlias = npt.NDArray[np.int32]
+"""One-dimensional, treated as immutable by everyone."""
+
+TaskEnd: TypeAlias = Literal["ok", "partial", "invalid", "refused", "deadline", "cancelled", "fault"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelReadout:
+    """Read the logits of a few tokens at the last position of the row.
+
+    Args:
+        label_ids: Distinct ids in ``[0, vocabulary)``, at least one.
+        log_sum_exp: Also read the softmax denominator over the whole vocabulary, so that
+            full-vocabulary probabilities and the label mass can be derived.
+    """
+
+    label_ids: tuple[int, ...]
+    log_sum_exp: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelihoodReadout:
+    """Read the log-probability of a target span.
+
+    The last ``len(target_ids)`` positions of the row predict the target, one token each: the
+    row holds the context followed by the target without its last token.
+    """
+
+    target_ids: TokenIds
+
+
+Readout: TypeAlias = LabelReadout | LikelihoodReadout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Row:
+    """One token sequence with one readout.
+
+    Args:
+        tokens: Positions that the model runs, at least one.
+        keep_tokens: How many of them, from the first, are worth keeping in the cache. The
+            rest is computed and forgotten.
+    """
+
+    tokens: TokenIds
+    readout: Readout
+    keep_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoreTask:
+    """Rows that are answered together. They need not share a prefix.
+
+    Args:
+        namespace: Root of the prefix tree; rows of different namespaces share nothing.
+        deadline_s: ``time.monotonic()`` value after which no further row is started.
+    """
+
+    task_id: str
+    namespace: str
+    rows: tuple[Row, ...]
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelOutcome:
+    """Raw float32 logits in the order of ``label_ids``; natural-log denominator if asked for."""
+
+    logits: tuple[float, ...]
+    log_sum_exp: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikelihoodOutcome:
+    """Natural log-probability of each target token, in order."""
+
+    log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unscored:
+    """The row has no score: its deadline passed, or what came out was not a finite number."""
+
+    reason: Literal["deadline", "non_finite"]
+
+
+Outcome: TypeAlias = LabelOutcome | LikelihoodOutcome | Unscored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowUsage:
+    """Where the positions of a row came from: ``prompt = cached + shared + computed``.
+
+    ``cached``: in the tree before this task computed anything. ``shared``: computed once for
+    another row of the same step or task. ``computed``: run for this row. A prefix that is
+    evicted between two steps of its own task is computed again and counted again.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    shared_tokens: int = 0
+    computed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    outcome: Outcome
+    usage: RowUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStats:
+    """What a task cost. All times in seconds; a task that never ran has zero prefill."""
+
+    task_id: str
+    end: TaskEnd
+    num_rows: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    shared_tokens: int = 0
+    computed_tokens: int = 0
+    kept_tokens: int = 0  # positions newly written to the cache
+    num_steps: int = 0
+    queue_s: float = 0.0  # submitted to first step
+    prefill_s: float = 0.0  # forward passes of the steps this task was in
+    readout_s: float = 0.0
+    first_score_s: float | None = None  # submitted to first outcome known
+    total_s: float = 0.0  # submitted to end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreResult:
+    """``rows`` in the order of the task's rows."""
+
+    rows: tuple[RowResult, ...]
+    stats: TaskStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStats:
+    """What one forward pass did."""
+
+    num_rows: int
+    num_tasks: int
+    computed_tokens: int
+    kept_tokens: int
+    read_rows: int
+    evicted_tokens: int
+    num_spans: int
+    schedule_s: float
+    prefill_s: float
+    readout_s: float
+    commit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSnapshot:
+    """State of the engine at the end of its last step; cheap to read from any thread.
+
+    ``free_blocks + cached_blocks + pinned_blocks == num_blocks``. Pinned: needed by a task
+    that is under way. Cached: reusable, and the first to go when room is needed.
+    """
+
+    num_blocks: int = 0
+    free_blocks: int = 0
+    cached_blocks: int = 0
+    pinned_blocks: int = 0
+    cached_tokens: int = 0
+    num_nodes: int = 0
+    queued_tasks: int = 0  # submitted and not ended
+    queued_tokens: int = 0  # uncached positions those tasks still have to run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What is fixed once the engine has started."""
+
+    model: str
+    revision: str  # content hash of the checkpoint, short
+    dtype: str
+    device: str
+    kernels: str
+    vocab_size: int  # width of the logits
+    num_layers: int
+    kv_bytes_per_token: int
+    block_size: int
+    num_blocks: int
+    max_row_tokens: int
+    step_tokens: int
+    max_queued_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHealth:
+    """``alive`` is false once the engine thread has died or was closed."""
+
+    alive: bool
+    accepting: bool
+    reason: str = ""
+    snapshot: EngineSnapshot = field(default_factory=EngineSnapshot)

@@ -1,0 +1,180 @@
+"""The contract between the engine and the operations of a step.
+
+The engine describes a step once, as host arrays (:class:`SpanTable`); a kernel set turns
+the description into whatever its device wants (:meth:`KernelSet.plan`) and reuses it in
+every layer. Letters in shapes: ``T`` packed tokens of the step, ``Q`` query rows
+(``Q == T`` except in the last layer, where only rows that are read remain), ``M`` spans,
+``H`` query heads, ``H_kv`` KV heads, ``D`` head size, ``S`` slots of the pool, ``V``
+vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+LinearOp = Callable[[Tensor], Tensor]
+"""Maps ``[T, in]`` to ``[T, out]`` in the dtype of its input."""
+
+
+class KernelInputError(ValueError):
+    """A shape, dtype, layout or value breaks the contract of the operation that was called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanTable:
+    """Who attends to what in one step; the same for every layer of the model.
+
+    Span ``m`` lets the query rows ``[query_lo[m], query_hi[m])`` attend to a run of
+    ``key_tokens[m]`` keys that stand at the positions ``key_position[m] + j``. The keys come
+    from the packed K/V of the step (``from_pool[m]`` false: rows ``key_lo[m] + j``) or from
+    the pool (true: slot ``block_ids[(key_lo[m] + j) // block_size] * block_size +
+    (key_lo[m] + j) % block_size``, that is, ``key_lo`` counts slots along ``block_ids``).
+    A query sees key ``j`` of its span unless ``causal[m]`` is set and the key's position is
+    greater than its own. Every query row has exactly one causal span: its own trie node.
+
+    Spans are sorted by nothing in particular; key sets of the spans of one query are disjoint.
+    """
+
+    positions: IntArray  # [Q] absolute position (0-based) of each query row
+    query_lo: IntArray  # [M]
+    query_hi: IntArray  # [M]
+    key_lo: IntArray  # [M] packed row, or slot along block_ids
+    key_tokens: IntArray  # [M] at least 1
+    key_position: IntArray  # [M]
+    from_pool: BoolArray  # [M]
+    causal: BoolArray  # [M] only ever set for fresh keys
+    block_ids: IntArray  # [any] blocks of all pool spans, end to end
+    block_size: int
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.positions)
+
+    @property
+    def num_spans(self) -> int:
+        return len(self.query_lo)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """What is fixed for a layer: heads, scale, and the two options of Gemma-like models."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None  # a query sees the last `window` positions, itself included
+    soft_cap: float | None = None  # logits become soft_cap * tanh(logits / soft_cap)
+
+
+class AttentionPlan(Protocol):
+    """A span table made ready for one kernel set. Opaque to the engine."""
+
+    @property
+    def num_queries(self) -> int: ...
+
+
+class KernelSet(Protocol):
+    """One implementation of every operation. Chosen once, when the engine is built."""
+
+    name: str
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """``x / sqrt(mean(x**2) + eps) * weight`` along the last axis, accumulated in float32.
+
+        Args:
+            x: ``[T, d]``; any float dtype, kept in the result.
+        """
+        ...
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotary embedding, half-split form: pairs ``(i, i + D/2)`` are turned together.
+
+        Args:
+            x: ``[T, H, D]``.
+            cos, sin: ``[T, D/2]`` float32, the rows of the tables at the tokens' positions.
+        """
+        ...
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """``silu(gate) * up`` of ``[T, 2F]`` (gate first), giving ``[T, F]``."""
+        ...
+
+    def store_kv(
+        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+    ) -> None:
+        """Copy the packed rows that are kept into their slots of one layer's pool.
+
+        Args:
+            key, value: ``[T, H_kv, D]``.
+            key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only.
+            rows, slots: ``[K]`` int64; slots are distinct.
+        """
+        ...
+
+    def plan(self, table: SpanTable) -> AttentionPlan:
+        """Turn the description of a step into device metadata; once per step, not per layer."""
+        ...
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_pool: Tensor,
+        value_pool: Tensor,
+        plan: AttentionPlan,
+        shape: AttentionShape,
+    ) -> Tensor:
+        """Softmax attention of every query row over all keys of its spans.
+
+        Args:
+            query: ``[Q, H, D]``, rotated. Head ``h`` reads KV head ``h // (H // H_kv)``.
+            key, value: ``[T, H_kv, D]``, packed K/V of this step, rotated.
+            key_pool, value_pool: ``[H_kv, S, D]``, one layer's view. Slots that no span
+                names may hold anything, NaN included.
+
+        Returns:
+            ``[Q, H, D]`` in the dtype of ``query``; scores and sums are float32 inside.
+        """
+        ...
+
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+        """Logits of a few vocabulary columns.
+
+        Args:
+            hidden: ``[R, d]`` float32, after the final norm.
+            head: ``[V, d]`` weights of the LM head, any float dtype.
+            label_ids: ``[R, C]`` int64 in ``[0, V)``.
+
+        Returns:
+            ``[R, C]`` float32.
+        """
+        ...
+
+    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+        """Natural log of the softmax denominator over the whole vocabulary, per row.
+
+        The ``[R, V]`` logits are never held at once.
+
+        Args:
+            hidden: ``[R, d]`` float32, after the final norm.
+            head: ``[V, d]``.
+
+        Returns:
+            ``[R]`` float32.
+        """
+        ...

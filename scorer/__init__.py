@@ -1,0 +1,1 @@
+"""Text and HTTP around the engine: templates, tokenisation, routes, metrics, command line."""
