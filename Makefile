@@ -1,0 +1,49 @@
+# Needs Debian (or alike) with python3 >= 3.11, python3-venv and make. Everything else goes into .venv.
+# pip reads its usual PIP_* variables, for example PIP_INDEX_URL for a mirror or for CPU-only wheels of torch.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo model check lint test bench dashboards clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: model  ## start the service on the small default model, score, print what was reused, stop
+	$(BIN)/python examples/demo.py
+
+model: $(STAMP)  ## fetch the default model, once
+	$(BIN)/scorer fetch
+
+check: lint test  ## all that a change must pass; what CI runs
+
+lint: $(STAMP)  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+
+test: $(STAMP)  ## the test suite; ARGS='-k name' narrows it
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: model  ## measure; results are printed and written where the benchmarks say
+	$(BIN)/python -m benchmarks $(ARGS)
+
+dashboards: $(STAMP)  ## write dashboards/*.json from their builder
+	$(BIN)/python -m dashboards.build
+
+clean:  ## remove the environment, caches and builds; a fetched model stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) must be Python 3.11 or newer; name another one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
