@@ -1,0 +1,250 @@
+"""Refusals: every operation asks here whether its inputs are as the contract says.
+
+Tensors are judged by shape, dtype and device alone, so no check waits for a device. A span
+table lives on the host and is judged by its values too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kernels.api import AttentionShape, BoolArray, IntArray, KernelInputError, SpanTable
+
+Dim = int | str
+"""A wanted extent: a number, or a letter that stands for any number."""
+
+_Plan = TypeVar("_Plan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanReach:
+    """How much memory a span table names: the smallest sizes that :func:`check_attend` accepts."""
+
+    fresh_rows: int
+    slots: int
+
+
+def check_rms_norm(x: Tensor, weight: Tensor) -> None:
+    """Accept ``x`` [T, d] or [T, H, d] with ``weight`` [d]."""
+    if x.dim() not in (2, 3):
+        raise KernelInputError(f"x: [T, d] or [T, H, d] wanted, got {list(x.shape)}")
+    _check_float("x", x)
+    _check_float("weight", weight)
+    _check_shape("weight", weight, [x.shape[-1]])
+    _check_device([("x", x), ("weight", weight)])
+
+
+def check_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Accept ``x`` [T, H, D] with float32 tables [T, D/2]; D is even."""
+    _check_shape("x", x, ["T", "H", "D"])
+    _check_float("x", x)
+    if x.shape[2] % 2:
+        raise KernelInputError(f"x: an even head size wanted, got {x.shape[2]}")
+    for name, table in (("cos", cos), ("sin", sin)):
+        _check_shape(name, table, [x.shape[0], x.shape[2] // 2])
+        _check_dtype(name, table, torch.float32)
+    _check_device([("x", x), ("cos", cos), ("sin", sin)])
+
+
+def check_swiglu(gate_up: Tensor) -> None:
+    """Accept ``gate_up`` [T, 2F]."""
+    _check_shape("gate_up", gate_up, ["T", "2F"])
+    _check_float("gate_up", gate_up)
+    if gate_up.shape[1] % 2:
+        raise KernelInputError(f"gate_up: an even width wanted, got {gate_up.shape[1]}")
+
+
+def check_linear(weight: Tensor, bias: Tensor | None) -> None:
+    """Accept ``weight`` [out, in] with ``bias`` [out] or none."""
+    _check_shape("weight", weight, ["out", "in"])
+    _check_float("weight", weight)
+    if bias is not None:
+        _check_shape("bias", bias, [weight.shape[0]])
+        _check_device([("weight", weight), ("bias", bias)])
+
+
+def check_store_kv(
+    key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+) -> None:
+    """Accept packed K/V [T, H_kv, D], pools [H_kv, S, D] and int64 indices [K]."""
+    _check_kv(key, value, key_pool, value_pool)
+    _check_shape("rows", rows, ["K"])
+    _check_shape("slots", slots, [rows.shape[0]])
+    _check_dtype("rows", rows, torch.int64)
+    _check_dtype("slots", slots, torch.int64)
+    _check_device([("key", key), ("rows", rows), ("slots", slots)])
+
+
+def check_attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_pool: Tensor,
+    value_pool: Tensor,
+    shape: AttentionShape,
+    *,
+    num_queries: int,
+    reach: SpanReach,
+) -> None:
+    """Accept tensors that fit the shape of the layer and hold every key the plan names."""
+    if shape.num_heads % shape.num_kv_heads:
+        raise KernelInputError(
+            f"shape.num_heads: a multiple of num_kv_heads wanted, got {shape.num_heads} and {shape.num_kv_heads}"
+        )
+    _check_shape("query", query, [num_queries, shape.num_heads, shape.head_dim])
+    _check_shape("key", key, ["T", shape.num_kv_heads, shape.head_dim])
+    _check_kv(key, value, key_pool, value_pool)
+    _check_dtype("query", query, key.dtype)
+    _check_device([("key", key), ("query", query)])
+    if key.shape[0] < reach.fresh_rows:
+        raise KernelInputError(f"key: {reach.fresh_rows} packed rows or more wanted by the plan, got {key.shape[0]}")
+    if key_pool.shape[1] < reach.slots:
+        raise KernelInputError(f"key_pool: {reach.slots} slots or more wanted by the plan, got {key_pool.shape[1]}")
+    if shape.window is not None and shape.window < 1:
+        raise KernelInputError(f"shape.window: at least 1 wanted, got {shape.window}")
+    if shape.soft_cap is not None and not shape.soft_cap > 0:
+        raise KernelInputError(f"shape.soft_cap: a positive number wanted, got {shape.soft_cap}")
+
+
+def own_plan(plan: object, kind: type[_Plan]) -> _Plan:
+    """The plan, if the kernel set that is asked to use it made it.
+
+    Raises:
+        KernelInputError: another kernel set made it.
+    """
+    if not isinstance(plan, kind):
+        raise KernelInputError(f"plan: a {kind.__name__} wanted, got a {type(plan).__name__}")
+    return plan
+
+
+def check_label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor) -> None:
+    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], ``label_ids`` [R, C] int64."""
+    check_log_sum_exp(hidden, head)
+    _check_shape("label_ids", label_ids, [hidden.shape[0], "C"])
+    _check_dtype("label_ids", label_ids, torch.int64)
+    _check_device([("hidden", hidden), ("label_ids", label_ids)])
+
+
+def check_log_sum_exp(hidden: Tensor, head: Tensor) -> None:
+    """Accept ``hidden`` [R, d] float32 and ``head`` [V, d]."""
+    _check_shape("hidden", hidden, ["R", "d"])
+    _check_dtype("hidden", hidden, torch.float32)
+    _check_shape("head", head, ["V", hidden.shape[1]])
+    _check_float("head", head)
+    _check_device([("hidden", hidden), ("head", head)])
+
+
+def check_span_table(table: SpanTable, *, num_fresh: int, num_slots: int) -> SpanReach:
+    """Refuse a table that contradicts itself or names memory outside a step and a pool.
+
+    Args:
+        table: As the engine built it.
+        num_fresh: Rows of packed K/V in the step.
+        num_slots: Slots of the pool.
+
+    Returns:
+        What the table reaches, at most ``num_fresh`` rows and ``num_slots`` slots.
+
+    Raises:
+        KernelInputError: names the field, the span, the value and the limit.
+    """
+    reach = check_spans(table)
+    if reach.fresh_rows > num_fresh:
+        raise KernelInputError(f"key_lo: fresh keys within {num_fresh} packed rows wanted, got {reach.fresh_rows}")
+    if reach.slots > num_slots:
+        raise KernelInputError(f"block_ids: blocks within {num_slots} slots wanted, got {reach.slots}")
+    return reach
+
+
+def check_spans(table: SpanTable) -> SpanReach:
+    """Refuse a table that contradicts itself, whatever the step and the pool.
+
+    Raises:
+        KernelInputError: names the field, the span, the value and the limit.
+    """
+    names = ("query_lo", "query_hi", "key_lo", "key_tokens", "key_position", "from_pool", "causal")
+    for name in names:
+        column = getattr(table, name)
+        if column.shape != (table.num_spans,):
+            raise KernelInputError(f"{name}: shape [{table.num_spans}] wanted, got {list(column.shape)}")
+    if table.block_size < 1:
+        raise KernelInputError(f"block_size: at least 1 wanted, got {table.block_size}")
+    pool = table.from_pool
+    key_hi = table.key_lo.astype(np.int64) + table.key_tokens
+    num_named = len(table.block_ids) * table.block_size
+    _refuse_spans(table.query_lo < 0, table.query_lo, "query_lo: at least 0")
+    _refuse_spans(table.query_hi < table.query_lo, table.query_hi, "query_hi: at least query_lo")
+    _refuse_spans(table.query_hi > table.num_queries, table.query_hi, f"query_hi: at most {table.num_queries}")
+    _refuse_spans(table.key_tokens < 1, table.key_tokens, "key_tokens: at least 1")
+    _refuse_spans(table.key_lo < 0, table.key_lo, "key_lo: at least 0")
+    _refuse_spans(table.key_position < 0, table.key_position, "key_position: at least 0")
+    _refuse_spans(pool & (key_hi > num_named), key_hi, f"key_lo + key_tokens of a pool span: at most {num_named}")
+    _refuse_spans(pool & table.causal, pool, "causal: only on spans of fresh keys")
+    if len(table.block_ids) and table.block_ids.min() < 0:
+        raise KernelInputError(f"block_ids: at least 0 wanted, got {table.block_ids.min()}")
+    _check_one_causal_span(table)
+    return SpanReach(
+        fresh_rows=int(key_hi[~pool].max(initial=0)),
+        slots=(int(table.block_ids.max(initial=-1)) + 1) * table.block_size,
+    )
+
+
+def _check_one_causal_span(table: SpanTable) -> None:
+    """Every query row stands in exactly one causal span: its own trie node."""
+    steps = np.zeros(table.num_queries + 1, np.int64)
+    np.add.at(steps, table.query_lo[table.causal], 1)
+    np.add.at(steps, table.query_hi[table.causal], -1)
+    count = np.cumsum(steps)[:-1]
+    wrong = np.flatnonzero(count != 1)
+    if len(wrong):
+        raise KernelInputError(f"causal: 1 causal span for query row {wrong[0]} wanted, got {count[wrong[0]]}")
+
+
+def _refuse_spans(wrong: BoolArray, got: IntArray | BoolArray | npt.NDArray[np.int64], wanted: str) -> None:
+    spans = np.flatnonzero(wrong)
+    if len(spans):
+        raise KernelInputError(f"{wanted} wanted, got {got[spans[0]]} in span {spans[0]}")
+
+
+def _check_kv(key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor) -> None:
+    _check_shape("key", key, ["T", "H_kv", "D"])
+    _check_float("key", key)
+    _check_shape("value", value, list(key.shape))
+    _check_shape("key_pool", key_pool, [key.shape[1], "S", key.shape[2]])
+    _check_shape("value_pool", value_pool, list(key_pool.shape))
+    named = [("key", key), ("value", value), ("key_pool", key_pool), ("value_pool", value_pool)]
+    for name, tensor in named[1:]:
+        _check_dtype(name, tensor, key.dtype)
+    _check_device(named)
+
+
+def _check_shape(name: str, tensor: Tensor, wanted: Sequence[Dim]) -> None:
+    got = tensor.shape
+    fits = len(got) == len(wanted) and all(w == g for w, g in zip(wanted, got, strict=True) if isinstance(w, int))
+    if not fits:
+        words = ", ".join(str(w) for w in wanted)
+        raise KernelInputError(f"{name}: shape [{words}] wanted, got {list(got)}")
+
+
+def _check_dtype(name: str, tensor: Tensor, wanted: torch.dtype) -> None:
+    if tensor.dtype != wanted:
+        raise KernelInputError(f"{name}: {wanted} wanted, got {tensor.dtype}")
+
+
+def _check_float(name: str, tensor: Tensor) -> None:
+    if not tensor.dtype.is_floating_point:
+        raise KernelInputError(f"{name}: a float dtype wanted, got {tensor.dtype}")
+
+
+def _check_device(named: Sequence[tuple[str, Tensor]]) -> None:
+    for (first_name, first), (name, tensor) in pairwise(named):
+        if tensor.device != first.device:
+            raise KernelInputError(f"{name}: the device of {first_name}, {first.device}, wanted, got {tensor.device}")

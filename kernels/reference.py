@@ -1,0 +1,142 @@
+"""The judge: every operation in the plainest torch, computed in float32 and rounded once.
+
+Nothing here is meant to be fast. Attention gathers the keys of all spans side by side and
+applies one dense mask, so it holds ``H * Q * keys`` scores at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels import checks
+from kernels.api import AttentionPlan, AttentionShape, BoolArray, IntArray, LinearOp, SpanTable
+
+_VOCABULARY_CHUNK = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferencePlan:
+    """Every key of every span in one row of ``keys``, and who sees it."""
+
+    num_queries: int
+    reach: checks.SpanReach
+    from_pool: BoolArray  # [keys]
+    source: IntArray  # [keys] slot or packed row
+    visible: BoolArray  # [Q, keys]
+    distance: IntArray  # [Q, keys] query position minus key position
+
+
+class ReferenceKernels:
+    """The float32 judge of every other kernel set; complete, so an engine can run on it.
+
+    Stateless, hence safe in any thread. Runs on whatever device its inputs are on.
+    """
+
+    name = "reference"
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        checks.check_linear(weight, bias)
+        full_weight = weight.float()
+        full_bias = None if bias is None else bias.float()
+
+        def linear(x: Tensor) -> Tensor:
+            return torch.nn.functional.linear(x.float(), full_weight, full_bias).to(x.dtype)
+
+        return linear
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        checks.check_rms_norm(x, weight)
+        wide = x.float()
+        mean_square = (wide * wide).mean(dim=-1, keepdim=True)
+        return (wide / torch.sqrt(mean_square + eps) * weight.float()).to(x.dtype)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_rotate(x, cos, sin)
+        first, second = x.float().chunk(2, dim=-1)
+        c, s = cos[:, None, :], sin[:, None, :]
+        return torch.cat([first * c - second * s, second * c + first * s], dim=-1).to(x.dtype)
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_swiglu(gate_up)
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
+
+    def store_kv(
+        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+    ) -> None:
+        checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
+        key_pool[:, slots] = key[rows].transpose(0, 1)
+        value_pool[:, slots] = value[rows].transpose(0, 1)
+
+    def plan(self, table: SpanTable) -> ReferencePlan:
+        reach = checks.check_spans(table)
+        span_of_key = np.repeat(np.arange(table.num_spans), table.key_tokens)
+        offset = np.arange(len(span_of_key)) - (np.cumsum(table.key_tokens) - table.key_tokens)[span_of_key]
+        along = table.key_lo[span_of_key] + offset
+        from_pool = table.from_pool[span_of_key]
+        source = along.astype(np.int32)
+        block, in_block = np.divmod(along[from_pool], table.block_size)
+        source[from_pool] = table.block_ids[block] * table.block_size + in_block
+        rows = np.arange(table.num_queries)[:, None]
+        in_span = (rows >= table.query_lo[span_of_key]) & (rows < table.query_hi[span_of_key])
+        distance = table.positions[:, None] - (table.key_position[span_of_key] + offset)
+        return ReferencePlan(
+            num_queries=table.num_queries,
+            reach=reach,
+            from_pool=from_pool,
+            source=source,
+            visible=in_span & ~(table.causal[span_of_key] & (distance < 0)),
+            distance=distance.astype(np.int32),
+        )
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_pool: Tensor,
+        value_pool: Tensor,
+        plan: AttentionPlan,
+        shape: AttentionShape,
+    ) -> Tensor:
+        plan = checks.own_plan(plan, ReferencePlan)
+        checks.check_attend(
+            query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
+        )
+        visible = plan.visible if shape.window is None else plan.visible & (plan.distance < shape.window)
+        mask = torch.from_numpy(visible).to(query.device)
+        keys = _gather(key, key_pool, plan, num_heads=shape.num_heads)
+        values = _gather(value, value_pool, plan, num_heads=shape.num_heads)
+        scores = torch.einsum("qhd,hkd->hqk", query.float(), keys) * shape.scale
+        if shape.soft_cap is not None:
+            scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
+        # a row that sees nothing must give 0; softmax of only -inf would give NaN
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1).masked_fill(~mask, 0.0)
+        return torch.einsum("hqk,hkd->qhd", weights, values).to(query.dtype)
+
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids)
+        return torch.einsum("rd,rcd->rc", hidden, head[label_ids].float())
+
+    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+        checks.check_log_sum_exp(hidden, head)
+        total = torch.full((hidden.shape[0],), float("-inf"), device=hidden.device)
+        for low in range(0, head.shape[0], _VOCABULARY_CHUNK):
+            part = head[low : low + _VOCABULARY_CHUNK]
+            total = torch.logaddexp(total, (hidden @ part.float().T).logsumexp(dim=-1))
+        return total
+
+
+def _gather(fresh: Tensor, pool: Tensor, plan: ReferencePlan, *, num_heads: int) -> Tensor:
+    """Keys or values of all spans, one row per query head: ``[H, keys, D]`` float32."""
+    from_pool = torch.from_numpy(plan.from_pool).to(fresh.device)
+    source = torch.from_numpy(plan.source).long().to(fresh.device)
+    num_kv_heads, _, head_dim = pool.shape
+    gathered = torch.empty(num_kv_heads, len(source), head_dim, device=fresh.device)
+    gathered[:, from_pool] = pool[:, source[from_pool]].float()
+    gathered[:, ~from_pool] = fresh[source[~from_pool]].transpose(0, 1).float()
+    return gathered.repeat_interleave(num_heads // num_kv_heads, dim=0)

@@ -1,0 +1,250 @@
+"""What every kernel set promises, as tests to inherit: agreement with the float32 judge.
+
+A subclass names the set (``kernels``), where its tensors live (``device``) and its dtypes.
+Inputs are rounded to the dtype first, so the judge sees the same numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.api import KernelInputError, KernelSet
+from kernels.reference import ReferenceKernels
+from tests.kernels.cases import Case, make_case, prefix_with_rows, random_trie
+
+JUDGE = ReferenceKernels()
+
+# largest absolute error against float32 for unit-variance inputs, plus the same share of the value
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+HEADS = {1: (2, 2), 2: (4, 2), 3: (9, 3), 4: (4, 1), 7: (14, 2), 8: (8, 1), 16: (16, 1)}
+
+
+def attend(kernels: KernelSet, case: Case, device: str = "cpu") -> Tensor:
+    return kernels.attend(
+        case.query.to(device),
+        case.key.to(device),
+        case.value.to(device),
+        case.key_pool.to(device),
+        case.value_pool.to(device),
+        kernels.plan(case.table),
+        case.shape,
+    ).cpu()
+
+
+def close(got: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
+    torch.testing.assert_close(got.float().cpu(), wanted.float(), atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+class KernelContract:
+    kernels: ClassVar[KernelSet]
+    device: ClassVar[str] = "cpu"
+    dtypes: ClassVar[tuple[torch.dtype, ...]]
+
+    @pytest.fixture
+    def rng(self) -> torch.Generator:
+        return torch.Generator().manual_seed(7)
+
+    def check(self, case: Case, dtype: torch.dtype) -> None:
+        got = attend(self.kernels, case, self.device)
+
+        assert got.dtype == dtype
+        close(got, attend(JUDGE, case), dtype)
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_attend_agrees_on_random_tries(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for dtype in self.dtypes:
+            nodes = random_trie(rng, num_nodes=9, max_tokens=40)
+            case = make_case(nodes, num_heads=4, num_kv_heads=2, head_dim=64, dtype=dtype, seed=seed)
+            self.check(case, dtype)
+
+    @pytest.mark.parametrize("group", HEADS)
+    def test_attend_reads_the_right_kv_head_for_every_gqa_group(self, group: int) -> None:
+        num_heads, num_kv_heads = HEADS[group]
+        nodes = prefix_with_rows(35, [1, 9, 4])
+        for dtype in self.dtypes:
+            case = make_case(nodes, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=64, dtype=dtype)
+            self.check(case, dtype)
+
+    @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
+    def test_attend_takes_every_head_size(self, head_dim: int) -> None:
+        nodes = prefix_with_rows(19, [3, 17])
+        for dtype in self.dtypes:
+            self.check(make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=head_dim, dtype=dtype), dtype)
+
+    @pytest.mark.parametrize("block_size", [16, 32, 64])
+    @pytest.mark.parametrize("past", [-1, 0, 1])
+    def test_attend_reads_partial_blocks_and_no_slot_beyond(self, block_size: int, past: int) -> None:
+        dtype = self.dtypes[-1]
+        nodes = prefix_with_rows(block_size + past, [2, 5])
+        case = make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=64, block_size=block_size, dtype=dtype)
+        assert case.key_pool.isnan().any()
+
+        self.check(case, dtype)
+
+    @pytest.mark.parametrize("row_tokens", [[1], [2, 1], [15, 16, 17], [63, 64, 65], [1] * 70])
+    @pytest.mark.parametrize("prefix_tokens", [0, 1, 40])
+    def test_attend_takes_any_suffix_length(self, prefix_tokens: int, row_tokens: list[int]) -> None:
+        nodes = prefix_with_rows(prefix_tokens, row_tokens)
+        self.check(make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=64), torch.float32)
+
+    @pytest.mark.parametrize("seed", range(2))
+    @pytest.mark.parametrize("read_ratio", [0.02, 0.4])
+    def test_attend_takes_the_last_layer_form(self, seed: int, read_ratio: float) -> None:
+        nodes = random_trie(np.random.default_rng(seed + 50), num_nodes=8, max_tokens=60)
+        case = make_case(nodes, num_heads=6, num_kv_heads=2, head_dim=64, read_ratio=read_ratio, seed=seed)
+
+        self.check(case, torch.float32)
+
+    @pytest.mark.parametrize("window", [1, 7, 33, 1000])
+    def test_attend_keeps_the_sliding_window(self, window: int) -> None:
+        nodes = random_trie(np.random.default_rng(3), num_nodes=7, max_tokens=50)
+        self.check(make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=64, window=window), torch.float32)
+
+    def test_attend_caps_the_logits(self) -> None:
+        nodes = random_trie(np.random.default_rng(4), num_nodes=7, max_tokens=30)
+        self.check(make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=64, soft_cap=0.5), torch.float32)
+
+    def test_attend_of_an_empty_step_is_empty(self) -> None:
+        case = make_case(prefix_with_rows(5, [3]), num_heads=2, num_kv_heads=1, head_dim=64, read_ratio=0.0)
+
+        assert attend(self.kernels, case, self.device).shape == (0, 2, 64)
+
+    def test_attend_leaves_no_row_unwritten_in_scores_far_from_zero(self) -> None:
+        case = make_case(prefix_with_rows(33, [4, 4]), num_heads=2, num_kv_heads=1, head_dim=64)
+        large = dataclasses.replace(case, query=case.query * 60)
+        got, wanted = attend(self.kernels, large, self.device), attend(JUDGE, large)
+
+        torch.testing.assert_close(got, wanted, atol=2e-4, rtol=2e-4)
+
+    def test_attend_refuses_a_pool_smaller_than_the_plan(self) -> None:
+        case = make_case(prefix_with_rows(33, [4]), num_heads=2, num_kv_heads=1, head_dim=64)
+        slots = int(case.table.block_ids.max()) * case.table.block_size
+        short = dataclasses.replace(case, key_pool=case.key_pool[:, :slots], value_pool=case.value_pool[:, :slots])
+
+        with pytest.raises(KernelInputError, match=r"key_pool: \d+ slots or more wanted by the plan, got \d+"):
+            attend(self.kernels, short, self.device)
+
+    def test_attend_refuses_the_plan_of_another_set(self) -> None:
+        case = make_case(prefix_with_rows(3, [4]), num_heads=2, num_kv_heads=1, head_dim=64)
+        foreign: Any = object()
+
+        with pytest.raises(KernelInputError, match=r"plan: a .*Plan wanted, got a object"):
+            self.kernels.attend(case.query, case.key, case.value, case.key_pool, case.value_pool, foreign, case.shape)
+
+    def test_attend_refuses_a_query_of_another_shape(self) -> None:
+        case = make_case(prefix_with_rows(3, [4]), num_heads=2, num_kv_heads=1, head_dim=64)
+
+        with pytest.raises(KernelInputError, match=r"query: shape \[4, 2, 64\] wanted, got \[3, 2, 64\]"):
+            attend(self.kernels, dataclasses.replace(case, query=case.query[1:]), self.device)
+
+    @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (5, 576), (0, 64), (3, 100)])
+    def test_rms_norm_agrees(self, rng: torch.Generator, tokens: int, width: int) -> None:
+        for dtype in self.dtypes:
+            x = (torch.randn(tokens, width, generator=rng) * 3).to(dtype)
+            weight = torch.randn(width, generator=rng).to(dtype)
+            got = self.kernels.rms_norm(x.to(self.device), weight.to(self.device), 1e-5)
+
+            assert got.dtype == dtype
+            close(got, JUDGE.rms_norm(x, weight, 1e-5), dtype)
+
+    def test_rms_norm_takes_heads(self, rng: torch.Generator) -> None:
+        x, weight = torch.randn(4, 3, 80, generator=rng), torch.randn(80, generator=rng)
+        got = self.kernels.rms_norm(x.to(self.device), weight.to(self.device), 1e-6)
+
+        close(got, JUDGE.rms_norm(x, weight, 1e-6), torch.float32)
+
+    @pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(5, 3, 64), (1, 1, 80), (0, 2, 64), (7, 9, 128)])
+    def test_rotate_agrees_and_reads_strided_input(
+        self, rng: torch.Generator, tokens: int, heads: int, head_dim: int
+    ) -> None:
+        angle = torch.rand(tokens, head_dim // 2, generator=rng) * 6
+        for dtype in self.dtypes:
+            packed = torch.randn(tokens, heads + 2, head_dim, generator=rng).to(dtype)
+            wanted = JUDGE.rotate(packed[:, :heads], angle.cos(), angle.sin())
+            cos, sin = angle.cos().to(self.device), angle.sin().to(self.device)
+            got = self.kernels.rotate(packed.to(self.device)[:, :heads], cos, sin)
+
+            assert got.dtype == dtype
+            close(got, wanted, dtype)
+
+    @pytest.mark.parametrize(("tokens", "width"), [(1, 8), (5, 300), (0, 16), (3, 1536)])
+    def test_swiglu_agrees(self, rng: torch.Generator, tokens: int, width: int) -> None:
+        for dtype in self.dtypes:
+            gate_up = torch.randn(tokens, 2 * width, generator=rng).to(dtype)
+            got = self.kernels.swiglu(gate_up.to(self.device))
+
+            assert got.dtype == dtype
+            close(got, JUDGE.swiglu(gate_up), dtype)
+
+    @pytest.mark.parametrize("kept", [[], [0], [4, 1, 3]])
+    def test_store_kv_writes_its_slots_and_no_other(self, rng: torch.Generator, kept: list[int]) -> None:
+        for dtype in self.dtypes:
+            key = torch.randn(6, 2, 80, generator=rng).to(dtype)
+            value = torch.randn(6, 2, 80, generator=rng).to(dtype)
+            rows = torch.tensor(kept, dtype=torch.int64)
+            slots = torch.randperm(40, generator=rng)[: len(kept)]
+            wanted = torch.full((2, 2, 40, 80), float("nan"), dtype=dtype)
+            got = wanted.to(self.device, copy=True)
+            JUDGE.store_kv(key, value, wanted[0], wanted[1], rows, slots)
+            packed = key.to(self.device), value.to(self.device)
+            self.kernels.store_kv(*packed, got[0], got[1], rows.to(self.device), slots.to(self.device))
+
+            torch.testing.assert_close(got.cpu(), wanted, atol=0, rtol=0, equal_nan=True)
+
+    @pytest.mark.parametrize(("rows", "wide_in", "wide_out"), [(1, 64, 48), (33, 96, 160), (0, 64, 48)])
+    @pytest.mark.parametrize("with_bias", [False, True])
+    def test_pack_linear_agrees(
+        self, rng: torch.Generator, rows: int, wide_in: int, wide_out: int, *, with_bias: bool
+    ) -> None:
+        for dtype in self.dtypes:
+            x = torch.randn(rows, wide_in, generator=rng).to(dtype)
+            weight = (torch.randn(wide_out, wide_in, generator=rng) / wide_in**0.5).to(dtype)
+            bias = torch.randn(wide_out, generator=rng).to(dtype) if with_bias else None
+            on_device = None if bias is None else bias.to(self.device)
+            got = self.kernels.pack_linear(weight.to(self.device), on_device)(x.to(self.device))
+
+            assert got.dtype == dtype
+            close(got, JUDGE.pack_linear(weight, bias)(x), dtype)
+
+    @pytest.mark.parametrize(("rows", "labels"), [(1, 2), (5, 7), (0, 2)])
+    def test_label_logits_agree(self, rng: torch.Generator, rows: int, labels: int) -> None:
+        hidden = torch.randn(rows, 96, generator=rng)
+        for dtype in self.dtypes:
+            head = (torch.randn(301, 96, generator=rng) / 10).to(dtype)
+            ids = torch.randint(301, (rows, labels), generator=rng)
+            got = self.kernels.label_logits(hidden.to(self.device), head.to(self.device), ids.to(self.device))
+
+            assert got.dtype == torch.float32
+            close(got, JUDGE.label_logits(hidden, head, ids), dtype)
+
+    @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 33), (5, 1000), (0, 10)])
+    def test_log_sum_exp_agrees_and_survives_large_logits(
+        self, rng: torch.Generator, rows: int, vocabulary: int
+    ) -> None:
+        hidden = torch.randn(rows, 96, generator=rng) * 20
+        for dtype in self.dtypes:
+            head = torch.randn(vocabulary, 96, generator=rng).to(dtype)
+            got = self.kernels.log_sum_exp(hidden.to(self.device), head.to(self.device))
+
+            assert got.dtype == torch.float32
+            close(got, (hidden.double() @ head.double().T).logsumexp(-1), dtype)
+
+    def test_shapes_that_do_not_fit_are_refused_with_wanted_and_got(self) -> None:
+        x = torch.zeros(2, 6, device=self.device)
+        with pytest.raises(KernelInputError, match=r"weight: shape \[6\] wanted, got \[5\]"):
+            self.kernels.rms_norm(x, torch.zeros(5, device=self.device), 1e-5)
+        with pytest.raises(KernelInputError, match="gate_up: an even width wanted, got 5"):
+            self.kernels.swiglu(torch.zeros(2, 5, device=self.device))
+        with pytest.raises(KernelInputError, match=r"head: shape \[V, 6\] wanted, got \[4, 7\]"):
+            self.kernels.log_sum_exp(x, torch.zeros(4, 7, device=self.device))
+        head, ids = torch.zeros(4, 6, device=self.device), torch.zeros(2, 1, dtype=torch.int32, device=self.device)
+        with pytest.raises(KernelInputError, match=r"label_ids: torch\.int64 wanted, got torch\.int32"):
+            self.kernels.label_logits(x, head, ids)
