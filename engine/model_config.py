@@ -18,7 +18,7 @@ _HF_NEUTRAL: Final = frozenset({
     "_attn_implementation_autoset", "_name_or_path", "bos_token_id", "dtype", "eos_token_id", "id2label",
     "initializer_range", "is_llama_config", "label2id", "output_attentions", "output_hidden_states", "pad_token_id",
     "problem_type", "return_dict", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript",
-    "transformers.js_config", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache",
+    "transformers.js_config", "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache",
 })  # fmt: skip
 
 # Fields that can change the forward pass, with the values at which they do not.

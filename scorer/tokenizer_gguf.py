@@ -1,0 +1,144 @@
+"""A byte-level BPE tokenizer, rebuilt from the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from engine import CheckpointError
+
+# The words of Llama 3 and of Qwen 2 differ in how many digits stay together.
+_LLAMA3_WORDS: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2_WORDS: Final = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+class _TokenType(IntEnum):
+    """Values of ``tokenizer.ggml.token_type``."""
+
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """What a name in ``tokenizer.ggml.pre`` stands for.
+
+    Args:
+        words: Regular expression of the pieces that merges stay within; None: that of GPT-2.
+        single_digits: Every digit is a piece of its own, whatever ``words`` says.
+        whole_words: A piece that is in the vocabulary is taken as it is, without merging.
+        compose: Text is put into Unicode form NFC first.
+    """
+
+    words: str | None = None
+    single_digits: bool = False
+    whole_words: bool = False
+    compose: bool = False
+
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
+        steps: list[pre_tokenizers.PreTokenizer] = []
+        if self.single_digits:
+            steps.append(pre_tokenizers.Digits(individual_digits=True))
+        if self.words is not None:
+            steps.append(pre_tokenizers.Split(Regex(self.words), behavior="isolated"))
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.words is None))
+        return pre_tokenizers.Sequence(steps)
+
+
+_FAMILIES: Final[Mapping[str, _Family]] = {
+    "gpt-2": _Family(),
+    "llama-bpe": _Family(words=_LLAMA3_WORDS, whole_words=True),
+    "qwen2": _Family(words=_QWEN2_WORDS, compose=True),
+    "smollm": _Family(single_digits=True),
+}
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, object], source: str) -> Tokenizer:
+    """The tokenizer that the ``tokenizer.ggml`` fields describe, with the ids of the file.
+
+    Control tokens become special added tokens, user-defined tokens added tokens that are not
+    special. Tokens marked unused are left out, so no text can produce them.
+
+    Args:
+        source: Names the file in errors.
+
+    Raises:
+        CheckpointError: the file holds another kind of tokenizer, or its fields do not fit.
+    """
+    family = _family(metadata, source)
+    tokens, types = _strings(metadata, "tokens", source), metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(types, list) or len(types) != len(tokens):
+        got = f"{len(types)} entries" if isinstance(types, list) else "missing"
+        raise CheckpointError(
+            f"{source}: tokenizer.ggml.token_type is {got}; one for each of {len(tokens)} tokens is needed"
+        )
+    vocabulary = {token: number for number, token in enumerate(tokens) if types[number] != _TokenType.UNUSED}
+    merges = [_pair(merge, source) for merge in _strings(metadata, "merges", source)]
+    try:
+        model = BPE(vocab=vocabulary, merges=merges, ignore_merges=family.whole_words)
+    except Exception as error:  # the extension raises Exception itself
+        raise CheckpointError(f"{source}: the tokenizer's merges do not fit its vocabulary: {error}") from error
+    tokenizer = Tokenizer(model)
+    if family.compose:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = family.pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
+    for kind, special in ((_TokenType.CONTROL, True), (_TokenType.USER_DEFINED, False)):
+        tokenizer.add_tokens(
+            [
+                AddedToken(token, special=special, normalized=False)
+                for token, number in vocabulary.items()
+                if types[number] == kind
+            ]
+        )
+    return tokenizer
+
+
+def gguf_token(metadata: Mapping[str, object], role: str, source: str) -> str | None:
+    """Text of the token with a role such as ``bos``; None if the file names none.
+
+    Raises:
+        CheckpointError: the id is not that of a token.
+    """
+    number = metadata.get(f"tokenizer.ggml.{role}_token_id")
+    if number is None:
+        return None
+    tokens = _strings(metadata, "tokens", source)
+    if not isinstance(number, int) or not 0 <= number < len(tokens):
+        raise CheckpointError(f"{source}: tokenizer.ggml.{role}_token_id is {number!r}; there are {len(tokens)} tokens")
+    return tokens[number]
+
+
+def _family(metadata: Mapping[str, object], source: str) -> _Family:
+    if (model := metadata.get("tokenizer.ggml.model")) != "gpt2":
+        raise CheckpointError(
+            f"{source}: tokenizer.ggml.model is {model!r}; only byte-level BPE ('gpt2') can be rebuilt. "
+            "Put the tokenizer.json of the model into a folder beside the file and pass the folder"
+        )
+    name = metadata.get("tokenizer.ggml.pre")
+    if not isinstance(name, str) or name not in _FAMILIES:
+        raise CheckpointError(f"{source}: tokenizer.ggml.pre is {name!r}; supported: {', '.join(_FAMILIES)}")
+    return _FAMILIES[name]
+
+
+def _strings(metadata: Mapping[str, object], field: str, source: str) -> list[str]:
+    values = metadata.get(f"tokenizer.ggml.{field}")
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise CheckpointError(f"{source}: tokenizer.ggml.{field} is missing or no list of texts")
+    return values
+
+
+def _pair(merge: str, source: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not left or not right or " " in right:
+        raise CheckpointError(f"{source}: the tokenizer merge {merge!r} is not two parts with a space between")
+    return left, right
