@@ -28,10 +28,12 @@ _REVISION_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Args:
-    revision: Hash of the content of every file of the checkpoint, 16 hex digits. Neither
-        the place nor the names of the files count, nor the dtype that was asked for.
-    name: The folder's name, the repository's in a hub cache, or the stem of a GGUF file.
+    """A model in host memory.
+
+    Args:
+        revision: Hash of the content of every file of the checkpoint, 16 hex digits. Neither
+            the place nor the names of the files count, nor the dtype that was asked for.
+        name: The folder's name, the repository's in a hub cache, or the stem of a GGUF file.
     """
 
     config: ModelConfig
