@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scorer.fetch import DEFAULT_MODEL, ModelNotFoundError, find_model
+
+
+@pytest.fixture(scope="session")
+def default_model_path() -> Path:
+    """Folder of the real default model; the test is skipped where it has not been fetched."""
+    try:
+        return find_model(DEFAULT_MODEL.name, os.environ)
+    except ModelNotFoundError as error:
+        pytest.skip(f"the default model is not here: {error}")
