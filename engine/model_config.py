@@ -222,7 +222,7 @@ class _Fields:
 def _supported(value: object, known: tuple[str, ...], source: str) -> str:
     name = value[0] if isinstance(value, list) and len(value) == 1 else value
     if not isinstance(name, str) or name not in known:
-        got = "not stated" if name is None else repr(name)
+        got = "not stated" if value is None else repr(name)
         raise CheckpointError(f"{source}: the architecture is {got}; supported: {', '.join(known)}")
     return name
 
