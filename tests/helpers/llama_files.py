@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -55,10 +55,13 @@ def write_gguf(
     *,
     encoding: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
     without: frozenset[str] = frozenset(),
-    extra: dict[str, np.ndarray[Any, Any]] | None = None,
+    extra: dict[str, tuple[npt.NDArray[Any], gguf.GGMLQuantizationType]] | None = None,
     fields: dict[str, float | str] | None = None,
 ) -> Path:
-    """Write the model as converters for llama.cpp do; matrices in ``encoding``, norms in float32."""
+    """Write the model as converters for llama.cpp do; matrices in ``encoding``, norms in float32.
+
+    ``extra`` tensors are encoded already and go in place of others of the same name.
+    """
     config: Any = model.config
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
@@ -78,10 +81,13 @@ def write_gguf(
             writer.add_string(name, value)
         else:
             writer.add_float32(name, value)
-    tensors = {name: tensor.numpy() for name, tensor in _gguf_tensors(model).items() if name not in without}
-    for name, values in (tensors | (extra or {})).items():
-        kind = encoding if values.ndim == 2 else gguf.GGMLQuantizationType.F32
-        writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
+    encoded = {}
+    for name, tensor in _gguf_tensors(model).items():
+        kind = encoding if tensor.dim() == 2 else gguf.GGMLQuantizationType.F32
+        encoded[name] = (gguf.quantize(tensor.numpy(), kind), kind)
+    for name, (values, kind) in (encoded | (extra or {})).items():
+        if name not in without:
+            writer.add_tensor(name, values, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
