@@ -1,0 +1,186 @@
+"""A step as arrays: packed tokens, spans, slots to fill, positions to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.prefix_tree import Segment
+from engine.scheduler import Step
+from engine.step_trie import StepRow, TrieNode
+from kernels.api import SpanTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowReads:
+    """Which hidden states belong to a row: ``places[i]`` of the read rows is position ``first + i``."""
+
+    row: StepRow
+    first: int
+    places: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExtendBatch:
+    """What one forward pass gets.
+
+    Args:
+        tokens, positions: ``[T]`` int64, packed depth first.
+        spans: For all layers but the last.
+        read_rows: ``[R]`` int64, ascending packed rows whose final hidden state is wanted.
+        read_spans: The same spans for those rows alone; for the last layer.
+        keep_rows, keep_slots: ``[K]`` int64, rows that stay in the cache and where.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    spans: SpanTable
+    read_rows: Tensor
+    read_spans: SpanTable
+    keep_rows: Tensor
+    keep_slots: Tensor
+    reads: list[RowReads]
+
+
+@dataclass(slots=True)
+class _SpanList:
+    """Span columns while they grow."""
+
+    rows: list[tuple[int, int, int, int, int, bool, bool]] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+
+    def fresh(self, queries: tuple[int, int], first: int, tokens: int, position: int, *, causal: bool) -> None:
+        if queries[0] < queries[1] and tokens:
+            self.rows.append((*queries, first, tokens, position, False, causal))
+
+    def pool(self, queries: tuple[int, int], segment: Segment, position: int, block_size: int) -> None:
+        first = len(self.blocks) * block_size + segment.offset
+        self.blocks.extend(segment.block_ids)
+        self.rows.append((*queries, first, segment.length, position, True, False))
+
+    def table(self, positions: np.ndarray[tuple[int], np.dtype[np.int32]], block_size: int) -> SpanTable:
+        columns = np.array(self.rows, dtype=np.int32).reshape(-1, 7).T
+        return SpanTable(
+            positions=positions,
+            query_lo=columns[0],
+            query_hi=columns[1],
+            key_lo=columns[2],
+            key_tokens=columns[3],
+            key_position=columns[4],
+            from_pool=columns[5].astype(np.bool_),
+            causal=columns[6].astype(np.bool_),
+            block_ids=np.array(self.blocks, dtype=np.int32),
+            block_size=block_size,
+        )
+
+
+def build_batch(step: Step, block_size: int) -> ExtendBatch:
+    """Lay a step out; once per step, reused by every layer."""
+    trie = step.trie
+    tokens = np.empty(trie.num_fresh, dtype=np.int64)
+    positions = np.empty(trie.num_fresh, dtype=np.int32)
+    spans = _SpanList()
+    for node in trie.nodes():
+        fresh = slice(node.packed, node.packed + node.num_fresh)
+        tokens[fresh] = node.row.tokens[node.fresh_low : node.high]
+        positions[fresh] = np.arange(node.fresh_low, node.high)
+        _add_spans(spans, node, block_size)
+    reads = [
+        RowReads(
+            row=row,
+            first=row.state.first_unread,
+            places=trie.packed_places(end, row.state.first_unread, row.end),
+        )
+        for row, end in zip(step.rows, trie.ends, strict=True)
+        if row.end > row.state.first_unread
+    ]
+    wanted = np.unique(np.array([place for read in reads for place in read.places], dtype=np.int64))
+    reads = [
+        RowReads(row=read.row, first=read.first, places=np.searchsorted(wanted, read.places).tolist()) for read in reads
+    ]
+    table = spans.table(positions, block_size)
+    keep_rows, keep_slots = _kept(step, block_size)
+    return ExtendBatch(
+        tokens=torch.from_numpy(tokens),
+        positions=torch.from_numpy(positions.astype(np.int64)),
+        spans=table,
+        read_rows=torch.from_numpy(wanted),
+        read_spans=_for_rows(table, wanted),
+        keep_rows=torch.from_numpy(keep_rows),
+        keep_slots=torch.from_numpy(keep_slots),
+        reads=reads,
+    )
+
+
+def _add_spans(spans: _SpanList, node: TrieNode, block_size: int) -> None:
+    below = (node.packed, node.packed_end)
+    if below[0] < below[1]:
+        for segment, position in _cached_segments(node, block_size):
+            spans.pool(below, segment, position, block_size)
+    own = node.packed + node.num_fresh
+    spans.fresh((node.packed, own), node.packed, node.num_fresh, node.fresh_low, causal=True)
+    spans.fresh((own, node.packed_end), node.packed, node.num_fresh, node.fresh_low, causal=False)
+
+
+def _cached_segments(node: TrieNode, block_size: int) -> Iterator[tuple[Segment, int]]:
+    """The cached part ``[low, fresh_low)`` of a node, in as few pieces as its blocks allow."""
+    piece: Segment | None = None
+    start = node.low
+    for cached in node.row.match.nodes:
+        low, high = max(cached.start, node.low), min(cached.end, node.fresh_low)
+        if low >= high:
+            continue
+        part = cached.segment.part(low - cached.start, high - cached.start, block_size)
+        joined = None if piece is None else _join(piece, part, block_size)
+        if joined is not None:
+            piece = joined
+            continue
+        if piece is not None:
+            yield piece, start
+        piece, start = part, low
+    if piece is not None:
+        yield piece, start
+
+
+def _join(left: Segment, right: Segment, block_size: int) -> Segment | None:
+    """One segment, if ``right`` begins in the slot after ``left`` (counted along the blocks)."""
+    end = left.end_offset(block_size)
+    if end == block_size and right.offset == 0:
+        return Segment(left.block_ids + right.block_ids, left.offset, left.length + right.length)
+    if end == right.offset and left.block_ids[-1] == right.block_ids[0]:
+        return Segment(left.block_ids + right.block_ids[1:], left.offset, left.length + right.length)
+    return None
+
+
+def _kept(step: Step, block_size: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+    rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)]  # type: ignore[type-arg]
+    slots = rows.copy()
+    for place, segment in zip(step.growth_places, step.segments, strict=True):
+        rows.append(np.arange(place, place + segment.length, dtype=np.int64))
+        along = segment.offset + np.arange(segment.length, dtype=np.int64)
+        blocks = np.array(segment.block_ids, dtype=np.int64)
+        slots.append(blocks[along // block_size] * block_size + along % block_size)
+    return np.concatenate(rows), np.concatenate(slots)
+
+
+def _for_rows(table: SpanTable, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SpanTable:
+    """The spans with only the query rows ``rows`` (ascending) left, renumbered from 0."""
+    low = np.searchsorted(rows, table.query_lo).astype(np.int32)
+    high = np.searchsorted(rows, table.query_hi).astype(np.int32)
+    some = low < high
+    return SpanTable(
+        positions=table.positions[rows],
+        query_lo=low[some],
+        query_hi=high[some],
+        key_lo=table.key_lo[some],
+        key_tokens=table.key_tokens[some],
+        key_position=table.key_position[some],
+        from_pool=table.from_pool[some],
+        causal=table.causal[some],
+        block_ids=table.block_ids,
+        block_size=table.block_size,
+    )

@@ -1,0 +1,63 @@
+"""The bytes of K and V."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.errors import CheckpointError
+from engine.model_config import ModelConfig
+
+_SHARE_OF_FREE_MEMORY = 0.25
+
+
+class KvPool:
+    """Slots for keys and values, ``[L, H_kv, S, D]`` each; slot = block id × block size + offset.
+
+    One layer and head is a matrix of all its slots, so a block is ``[block_size, D]`` in one
+    piece for a kernel, and a run of neighbouring blocks is a matrix view.
+    """
+
+    def __init__(self, config: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+        shape = (config.num_layers, config.num_kv_heads, num_blocks * block_size, config.head_dim)
+        self.keys: Tensor = torch.empty(shape, dtype=dtype)
+        self.values: Tensor = torch.empty(shape, dtype=dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, ``[H_kv, S, D]`` views."""
+        return self.keys[index], self.values[index]
+
+
+def count_blocks(model: ModelConfig, config: EngineConfig, *, element_bytes: int, free_bytes: int) -> int:
+    """How many blocks the pool gets: what the operator gave, or a quarter of what is free.
+
+    Raises:
+        CheckpointError: not even one block fits.
+    """
+    block_bytes = model.kv_bytes_per_token(element_bytes) * config.block_size
+    wanted = config.pool_bytes if config.pool_bytes is not None else int(free_bytes * _SHARE_OF_FREE_MEMORY)
+    if wanted < block_bytes:
+        raise CheckpointError(f"the KV pool has {wanted} bytes; one block of {config.block_size} tokens is {block_bytes}")
+    return wanted // block_bytes
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: the host's, or the container's if that is less."""
+    available = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists():
+        text = limit.read_text(encoding="ascii").strip()
+        if text != "max":
+            available = min(available, max(0, int(text) - int(used.read_text(encoding="ascii"))))
+    return available

@@ -1,0 +1,277 @@
+"""Chooses what runs in the next step: whole rows, a chunk of a long one, shared prefixes once.
+
+Tasks are served in the order of their arrival, the rows of a task in sorted order. A step
+ends between two rows unless a row alone exceeds the budget. Where it ends, the next rows take
+along what they share with the step: the path is kept for them, and positions they read are
+read now. So no position of a task is computed twice, whatever the budget.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from engine.errors import OutOfCapacity
+from engine.prefix_cache import Growth, PrefixCache
+from engine.prefix_tree import Match, Segment
+from engine.row_order import common_prefix, sort_key
+from engine.sequence import RowState, TaskState
+from engine.step_trie import Interval, PathClaims, StepRow, StepTrie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """Everything a forward pass needs to know, in token ids and block ids.
+
+    Args:
+        new: For each row the intervals of positions that are computed on its behalf.
+        growths, segments: What will be added to the cache, and where its KV goes.
+        growth_places: Where the first token of each growth stands on the packed axis.
+    """
+
+    rows: list[StepRow]
+    trie: StepTrie
+    new: list[list[Interval]]
+    growths: list[Growth]
+    growth_places: list[int]
+    segments: list[Segment]
+
+    @property
+    def tasks(self) -> list[TaskState]:
+        return list({row.task.serial: row.task for row in self.rows}.values())
+
+
+@dataclass(slots=True)
+class _Selection:
+    """Rows of one task for a step; ``complete`` if they are all that is left of it."""
+
+    rows: list[StepRow] = field(default_factory=list)
+    new_tokens: int = 0
+    complete: bool = False
+
+    def add(self, row: StepRow, claimed: list[Interval]) -> None:
+        self.rows.append(row)
+        self.new_tokens += _size(claimed)
+
+
+class Scheduler:
+    """Holds the tasks that wait or run, in order; makes steps out of them.
+
+    Between steps a task holds at most one path in the cache, and only the first task of the
+    queue can hold one. Not thread-safe: the engine thread owns it.
+    """
+
+    def __init__(self, cache: PrefixCache, *, step_tokens: int) -> None:
+        self._cache = cache
+        self._step_tokens = step_tokens
+        self._tasks: deque[TaskState] = deque()
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def queued_tokens(self) -> int:
+        """Positions that the tasks in hand are still expected to compute."""
+        return sum(task.queued_tokens for task in self._tasks)
+
+    def add(self, task: TaskState) -> None:
+        """Take ``task``; note a use of what it will find in the cache, and count what it will not."""
+        uncached = 0
+        claims = PathClaims()
+        for row, _, match in self._visits(task, claims):
+            self._cache.touch(match)
+            uncached += _size(claims.claim(_fresh_from(row, match), len(row.row.tokens)))
+        task.queued_tokens = uncached
+        self._tasks.append(task)
+
+    def remove(self, task: TaskState) -> None:
+        """Forget a task that has ended, however it ended; it holds nothing afterwards."""
+        self._tasks.remove(task)
+        self._hold(task, None)
+        self._cache.forget_if_empty(task.task.namespace)
+
+    def tasks(self) -> list[TaskState]:
+        return list(self._tasks)
+
+    def next_step(self) -> Step | None:
+        """Choose rows and reserve their room in the cache; None if no task waits.
+
+        What the step stands on is held until :meth:`finish`.
+        """
+        if not self._tasks:
+            return None
+        chosen: list[StepRow] = []
+        budget = self._step_tokens
+        for task in self._tasks:
+            selection = self._select(task, budget, alone=not chosen)
+            chosen += selection.rows
+            budget -= selection.new_tokens
+            if budget <= 0 or not selection.complete:
+                break
+        for row in chosen:
+            self._cache.hold(row.match.last)
+        try:
+            return self._plan(chosen, optional_keeps=True)
+        except OutOfCapacity:
+            self._release(chosen)
+        return self._smallest_step()
+
+    def finish(self, step: Step, *, commit: bool) -> None:
+        """Publish what the step kept, or give its room back if it failed; let go of its paths.
+
+        Tasks that go on hold the path that their next row shares with what is in the cache.
+        """
+        if commit:
+            self._cache.commit(step.growths, step.segments)
+        else:
+            self._cache.abandon(step.segments)
+        self._release(step.rows)
+        for task in step.tasks:
+            self._hold(task, self._next_match(task))
+
+    def _smallest_step(self) -> Step:
+        """The first row (or a chunk of it) of the first task, keeping only what it must."""
+        task = self._tasks[0]
+        for evict_own_path in (False, True):
+            if evict_own_path:
+                # a path of many short nodes may waste so much of its blocks that the rest does not fit
+                self._hold(task, None)
+                self._cache.evict_all()
+            rows = self._select(task, self._step_tokens, alone=True, most_rows=1).rows
+            for row in rows:
+                self._cache.hold(row.match.last)
+            try:
+                return self._plan(rows, optional_keeps=False)
+            except OutOfCapacity:
+                self._release(rows)
+        raise AssertionError("a row that fits the pool fits it once everything else is evicted")
+
+    def _select(self, task: TaskState, budget: int, *, alone: bool, most_rows: int | None = None) -> _Selection:
+        """Rows of ``task`` for this step.
+
+        Args:
+            budget: Most positions to compute.
+            alone: Nothing else is in the step yet, so a row that exceeds ``budget`` is cut.
+            most_rows: Stop after so many whole rows.
+        """
+        chosen = _Selection()
+        claims = PathClaims()
+        visits = self._visits(task, claims)
+        for row, common, match in visits:
+            start, end = _fresh_from(row, match), len(row.row.tokens)
+            full = most_rows is not None and len(chosen.rows) >= most_rows
+            if full or _size(claims.missing(start, end)) > budget - chosen.new_tokens:
+                break
+            chosen.add(StepRow(task, row, end, row.row.keep_tokens, match), claims.claim(start, end))
+        else:
+            chosen.complete = True
+            return chosen
+        # `row` is the first that does not fit whole: a chunk of it, or only what it shares
+        if alone and not chosen.rows:
+            carried = claims.reach(start, end, budget)
+        else:
+            carried = common if chosen.rows else 0
+        if carried > start:
+            chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
+        for row, common, match in visits:
+            carried = min(carried, common)
+            if carried <= row.first_unread:
+                break
+            # what this row reads of the shared path is computed now or never
+            start = _fresh_from(row, match)
+            chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
+        return chosen
+
+    def _visits(self, task: TaskState, claims: PathClaims) -> Iterator[tuple[RowState, int, Match]]:
+        """Rows from the cursor on, in order, with what they share and where they stand in the cache."""
+        match: Match | None = None
+        for row, common in _from_cursor(task):
+            match = self._cache.match(task.task.namespace, row.row.tokens, after=match, common=common)
+            claims.approach(common)
+            yield row, common, match
+
+    def _plan(self, chosen: list[StepRow], *, optional_keeps: bool) -> Step:
+        rows, common = _merge(chosen)
+        if not optional_keeps:
+            for row in rows:
+                if row.end == len(row.tokens):
+                    row.keep = 0
+        trie = StepTrie(rows, common)
+        growths, places = _growths(trie)
+        segments = self._cache.reserve(growths)
+        claims = PathClaims()
+        new = []
+        for row, shared in zip(rows, common, strict=True):
+            claims.approach(shared)
+            new.append(claims.claim(row.fresh_from, row.end))
+        return Step(rows=rows, trie=trie, new=new, growths=growths, growth_places=places, segments=segments)
+
+    def _next_match(self, task: TaskState) -> Match | None:
+        row = next((row for row, _ in _from_cursor(task) if row.outcome is None), None)
+        return None if row is None else self._cache.match(task.task.namespace, row.row.tokens)
+
+    def _hold(self, task: TaskState, match: Match | None) -> None:
+        held, task.held = task.held, None
+        if match is not None and match.nodes:
+            task.held = match.last
+            self._cache.hold(match.last)
+        if held is not None:
+            self._cache.let_go(held)
+
+    def _release(self, rows: Iterable[StepRow]) -> None:
+        for row in rows:
+            self._cache.let_go(row.match.last)
+
+
+def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
+    """What the step will add to the cache, parents first, and where it stands on the packed axis."""
+    growths: list[Growth] = []
+    places: list[int] = []
+    growth_of: dict[int, int] = {}  # id of a trie node -> index of its growth
+    for node in trie.nodes():
+        start = max(node.low, min(node.row.match.depth, node.high))
+        if node.keep <= start:
+            continue
+        parent = growth_of.get(id(node.parent)) if start == node.low else None
+        growth_of[id(node)] = len(growths)
+        places.append(node.packed + start - node.fresh_low)
+        growths.append(
+            Growth(
+                anchor=node.row.match.last,
+                parent=parent,
+                start=start,
+                tokens=node.row.tokens[start : node.keep],
+                owner=node.row.task.serial,
+            )
+        )
+    return growths, places
+
+
+def _fresh_from(row: RowState, match: Match) -> int:
+    """The first position that a step must compute for ``row``."""
+    return min(match.depth, row.first_unread)
+
+
+def _from_cursor(task: TaskState) -> Iterator[tuple[RowState, int]]:
+    """The rows from the cursor on, each with what it shares with the one before; 0 for the first."""
+    order = task.order
+    for place in range(task.cursor, len(order.order)):
+        yield task.rows[order.order[place]], order.common[place] if place > task.cursor else 0
+
+
+def _merge(chosen: list[StepRow]) -> tuple[list[StepRow], list[int]]:
+    """Rows of several tasks in one sorted order, with the shared lengths of neighbours."""
+    keys = {id(row): (row.task.task.namespace, sort_key(row.tokens)) for row in chosen}
+    rows = sorted(chosen, key=lambda row: keys[id(row)])
+    common = [0] * bool(rows)
+    for left, right in pairwise(rows):
+        same = left.task.task.namespace == right.task.task.namespace
+        common.append(common_prefix(left.tokens, right.tokens) if same else 0)
+    return rows, common
+
+
+def _size(intervals: Iterable[Interval]) -> int:
+    return sum(high - low for low, high in intervals)

@@ -1,0 +1,150 @@
+"""The mutable state of a task and its rows while they run. Owned by the engine thread."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from engine.prefix_tree import Match, Node
+from engine.records import (
+    LabelReadout,
+    LikelihoodReadout,
+    Outcome,
+    Row,
+    RowResult,
+    RowUsage,
+    ScoreResult,
+    ScoreTask,
+    TaskEnd,
+    TaskStats,
+    Unscored,
+)
+from engine.row_order import RowOrder
+
+
+class RowState:
+    """How far one row has come.
+
+    ``first_unread`` is the first position whose hidden state is still wanted: nothing from it
+    on may be taken from the cache. ``accounted`` positions have been counted as cached,
+    shared or computed.
+    """
+
+    __slots__ = ("accounted", "cached", "computed", "first_unread", "log_probs", "outcome", "row", "shared")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.first_unread = first_read(row)
+        self.accounted = 0
+        self.cached = 0
+        self.shared = 0
+        self.computed = 0
+        self.log_probs: list[float] = []
+        self.outcome: Outcome | None = None
+
+    def account(self, match: Match, *, end: int, new: list[tuple[int, int]], owner: int) -> None:
+        """Count the positions up to ``end`` that this step settled for the row.
+
+        Args:
+            match: Where the row stood in the tree when the step was made.
+            new: Intervals of positions that the step computes on behalf of this row.
+            owner: Serial number of the row's task.
+        """
+        settled = self.accounted
+        found = min(match.depth, self.first_unread, end)
+        for node in match.nodes:
+            count = max(0, min(node.end, found) - max(node.start, settled))
+            if node.owner == owner:
+                self.shared += count
+            else:
+                self.cached += count
+        self.computed += sum(high - low for low, high in new)
+        fresh = max(0, end - max(found, settled))
+        self.shared += fresh - sum(max(0, high - max(low, settled)) for low, high in new)
+        self.accounted = max(settled, end)
+
+    def usage(self) -> RowUsage:
+        return RowUsage(
+            prompt_tokens=len(self.row.tokens),
+            cached_tokens=self.cached,
+            shared_tokens=self.shared,
+            computed_tokens=self.computed,
+        )
+
+
+def first_read(row: Row) -> int:
+    """The first position of ``row`` whose hidden state its readout needs."""
+    match row.readout:
+        case LabelReadout():
+            return len(row.tokens) - 1
+        case LikelihoodReadout(target_ids=target_ids):
+            return len(row.tokens) - len(target_ids)
+
+
+@dataclass(slots=True, eq=False)
+class TaskState:
+    """A task that has been submitted and has not ended.
+
+    Args:
+        serial: Distinct per engine; the owner of the nodes that the task adds to the tree.
+        rows: In the order of the task.
+        order: How rows are visited.
+        cursor: Place in ``order`` of the first row without an outcome.
+        held: End of the path that the next row will need, protected from eviction.
+        queued_tokens: Positions this task is still expected to compute.
+    """
+
+    task: ScoreTask
+    serial: int
+    future: Future[ScoreResult]
+    order: RowOrder
+    submitted_s: float = field(default_factory=time.monotonic)
+    rows: list[RowState] = field(default_factory=list)
+    cursor: int = 0
+    held: Node | None = None
+    queued_tokens: int = 0
+    first_step_s: float | None = None
+    first_score_s: float | None = None
+    prefill_s: float = 0.0
+    readout_s: float = 0.0
+    num_steps: int = 0
+    kept_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.rows = [RowState(row) for row in self.task.rows]
+        self.queued_tokens = self.order.unique_tokens
+
+    @property
+    def finished(self) -> bool:
+        return self.cursor == len(self.rows)
+
+    def advance(self) -> None:
+        """Move the cursor past rows that have an outcome."""
+        while self.cursor < len(self.rows) and self.rows[self.order.order[self.cursor]].outcome is not None:
+            self.cursor += 1
+
+    def stats(self, end: TaskEnd) -> TaskStats:
+        now = time.monotonic()
+        return TaskStats(
+            task_id=self.task.task_id,
+            end=end,
+            num_rows=len(self.rows),
+            prompt_tokens=sum(len(row.row.tokens) for row in self.rows),
+            cached_tokens=sum(row.cached for row in self.rows),
+            shared_tokens=sum(row.shared for row in self.rows),
+            computed_tokens=sum(row.computed for row in self.rows),
+            kept_tokens=self.kept_tokens,
+            num_steps=self.num_steps,
+            queue_s=(self.first_step_s or now) - self.submitted_s,
+            prefill_s=self.prefill_s,
+            readout_s=self.readout_s,
+            first_score_s=None if self.first_score_s is None else self.first_score_s - self.submitted_s,
+            total_s=now - self.submitted_s,
+        )
+
+    def result(self, end: TaskEnd) -> ScoreResult:
+        """Every row with its outcome; a row without one ran into the deadline."""
+        unscored = Unscored(reason="deadline")
+        rows = tuple(RowResult(outcome=row.outcome or unscored, usage=row.usage()) for row in self.rows)
+        return ScoreResult(rows=rows, stats=self.stats(end))

@@ -1,0 +1,232 @@
+"""Merges the rows of a step with each other and with the cache, and lays out what is new.
+
+Rows come in sorted order (:mod:`engine.row_order`), so the trie is built with one path in
+hand. Laid out depth first, the new positions below any node are one range of the packed
+axis; "who attends to this node" is that range and never a mask (DESIGN 2.1, 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.prefix_tree import Match
+from engine.records import TokenIds
+from engine.sequence import RowState, TaskState
+
+Interval = tuple[int, int]
+
+
+class PathClaims:
+    """Which positions of the current path this step computes, while rows arrive in sorted order.
+
+    A position is claimed by the first row that needs it; later rows of the same path share
+    it. Intervals are disjoint and ascending.
+    """
+
+    def __init__(self) -> None:
+        self._claimed: list[Interval] = []
+        self._overlap = 0  # of the path in hand with the row that comes next
+
+    def approach(self, common: int) -> None:
+        """Note that the next row shares ``common`` tokens with the row before it."""
+        self._overlap = min(self._overlap, common)
+
+    def missing(self, start: int, end: int) -> list[Interval]:
+        """The positions of ``[start, end)`` of the next row that nobody has claimed."""
+        gaps = []
+        for low, high in self._claimed:
+            high = min(high, self._overlap)  # noqa: PLW2901  what lies beyond is another path
+            if low >= min(high, end):
+                break
+            if start < low:
+                gaps.append((start, low))
+            start = max(start, high)
+        if start < end:
+            gaps.append((start, end))
+        return gaps
+
+    def claim(self, start: int, end: int) -> list[Interval]:
+        """Take what is missing of ``[start, end)`` for the next row and return it."""
+        taken = self.missing(start, end)
+        if end > self._overlap:  # the row leaves the path in hand: its own path replaces it
+            self._claimed = [(low, min(high, self._overlap)) for low, high in self._claimed if low < self._overlap]
+            self._overlap = end
+        self._claimed = _union(self._claimed, taken)
+        return taken
+
+    def reach(self, start: int, end: int, budget: int) -> int:
+        """How far the next row gets from ``start`` towards ``end`` by computing ``budget`` positions."""
+        for low, high in self.missing(start, end):
+            if high - low > budget:
+                return low + budget
+            budget -= high - low
+        return end
+
+
+def _union(left: list[Interval], right: list[Interval]) -> list[Interval]:
+    merged: list[Interval] = []
+    for low, high in sorted(left + right):
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return merged
+
+
+@dataclass(slots=True, eq=False)
+class StepRow:
+    """One row's part in a step.
+
+    Args:
+        end: Positions ``[0, end)`` of the row are known after the step; all of it, or a chunk.
+        keep: Positions ``[0, keep)`` stay in the cache.
+        match: How far the row was in the tree when the step was made.
+    """
+
+    task: TaskState
+    state: RowState
+    end: int
+    keep: int
+    match: Match
+
+    @property
+    def tokens(self) -> TokenIds:
+        return self.state.row.tokens
+
+    @property
+    def fresh_from(self) -> int:
+        """Positions from here to ``end`` are computed in this step, for this row or another."""
+        return min(self.match.depth, self.state.first_unread)
+
+
+@dataclass(slots=True, eq=False)
+class TrieNode:
+    """Positions ``[low, high)`` that the rows below it have in common.
+
+    ``[low, fresh_low)`` is in the cache; ``[fresh_low, high)`` is computed and stands at
+    ``packed`` onwards on the packed axis. The new positions of the node and all below it are
+    ``[packed, packed_end)``.
+    """
+
+    low: int
+    high: int
+    parent: TrieNode | None
+    row: StepRow  # any row that passes through; its tokens and match hold for [low, high)
+    fresh_low: int
+    keep: int
+    children: list[TrieNode] = field(default_factory=list)
+    packed: int = 0
+    packed_end: int = 0
+
+    @property
+    def num_fresh(self) -> int:
+        return self.high - self.fresh_low
+
+
+class StepTrie:
+    """The trie of the rows of one step.
+
+    Attributes:
+        num_fresh: Positions to compute: the packed axis is ``[0, num_fresh)``.
+        ends: For each row, the node in which it ends.
+    """
+
+    def __init__(self, rows: Sequence[StepRow], common: Sequence[int]) -> None:
+        """Build and lay out.
+
+        Args:
+            rows: Sorted by namespace, then by tokens.
+            common: Tokens that each row shares with the one before it; 0 across namespaces.
+        """
+        self._roots: list[TrieNode] = []
+        self.ends: list[TrieNode] = []
+        path: list[TrieNode] = []
+        overlap = 0
+        for row, shared in zip(rows, common, strict=True):
+            overlap = min(overlap, shared)
+            if row.end > overlap:
+                self._cut(path, overlap)
+                self._extend(path, row)
+                self.ends.append(path[-1])
+                overlap = row.end
+            else:
+                self.ends.append(self._node_ending_at(path, row.end))
+        for row, node in zip(rows, self.ends, strict=True):
+            node.fresh_low = min(node.fresh_low, row.fresh_from)
+            node.keep = max(node.keep, row.keep)
+        self.num_fresh = 0
+        for root in self._roots:
+            self._lay_out(root)
+
+    def nodes(self) -> Iterator[TrieNode]:
+        """All nodes, depth first, parents before children."""
+        stack = self._roots[::-1]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children))
+
+    def packed_places(self, end: TrieNode, low: int, high: int) -> list[int]:
+        """Where the positions ``[low, high)`` of a row that ends in ``end`` stand on the packed axis."""
+        places: list[int] = []
+        node: TrieNode | None = end
+        while node is not None and node.high > low:
+            first = max(low, node.low)
+            assert first >= node.fresh_low, "a position that is read is computed"
+            stop = min(high, node.high)
+            places[:0] = range(node.packed + first - node.fresh_low, node.packed + stop - node.fresh_low)
+            node = node.parent
+        return places
+
+    def _cut(self, path: list[TrieNode], depth: int) -> None:
+        """Shorten the path to ``depth``, splitting the node that reaches across it."""
+        while path and path[-1].low >= depth:
+            path.pop()
+        if path and path[-1].high > depth:
+            path[-1] = self._split(path[-1], depth)
+
+    def _extend(self, path: list[TrieNode], row: StepRow) -> None:
+        parent = path[-1] if path else None
+        low = parent.high if parent else 0
+        node = TrieNode(low, row.end, parent, row, row.end, 0)
+        (parent.children if parent else self._roots).append(node)
+        path.append(node)
+
+    def _node_ending_at(self, path: list[TrieNode], depth: int) -> TrieNode:
+        for place, node in enumerate(path):
+            if node.high == depth:
+                return node
+            if node.high > depth:
+                upper = self._split(node, depth)
+                path.insert(place, upper)
+                return upper
+        raise AssertionError("the path in hand covers the row")
+
+    def _split(self, node: TrieNode, depth: int) -> TrieNode:
+        """Cut ``node`` at ``depth``; the object keeps the lower part, so ``ends`` stay true."""
+        upper = TrieNode(node.low, depth, node.parent, node.row, depth, 0, [node])
+        siblings = node.parent.children if node.parent else self._roots
+        siblings[siblings.index(node)] = upper
+        node.low, node.parent = depth, upper
+        return upper
+
+    def _lay_out(self, root: TrieNode) -> None:
+        """Carry needs up from the leaves, then give every node its place, parents first."""
+        order = []
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(reversed(node.children))
+        for node in reversed(order):
+            if node.parent is not None:
+                node.parent.fresh_low = min(node.parent.fresh_low, node.fresh_low)
+                node.parent.keep = max(node.parent.keep, node.keep)
+            node.fresh_low = min(max(node.fresh_low, node.low), node.high)
+            node.keep = min(node.keep, node.high)
+        for node in order:
+            node.packed = self.num_fresh
+            self.num_fresh += node.num_fresh
+        for node in reversed(order):
+            node.packed_end = node.children[-1].packed_end if node.children else node.packed + node.num_fresh

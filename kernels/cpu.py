@@ -1,0 +1,72 @@
+"""The kernel set for a CPU: packed tokens, one attention call per shared segment."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.api import AttentionShape, LinearOp, SpanTable
+from kernels.cpu_attention import CpuPlan, attend, make_plan
+
+_VOCABULARY_CHUNK = 8192
+
+
+class CpuKernels:
+    """Implements :class:`kernels.api.KernelSet` with operations that PyTorch fuses on a CPU.
+
+    Judge: ``kernels.reference.ReferenceKernels``.
+    """
+
+    name = "cpu"
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        weight = weight.contiguous()
+        return lambda x: F.linear(x, weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return (wide * scale * weight.float()).to(x.dtype)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.float().chunk(2, dim=-1)
+        cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    def store_kv(
+        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+    ) -> None:
+        if len(rows):
+            key_pool.index_copy_(1, slots, key.index_select(0, rows).transpose(0, 1))
+            value_pool.index_copy_(1, slots, value.index_select(0, rows).transpose(0, 1))
+
+    def plan(self, table: SpanTable) -> CpuPlan:
+        return make_plan(table)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_pool: Tensor,
+        value_pool: Tensor,
+        plan: CpuPlan,
+        shape: AttentionShape,
+    ) -> Tensor:
+        return attend(query, key, value, key_pool, value_pool, plan, shape)
+
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+        columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, -1)
+        return torch.einsum("rd,rcd->rc", hidden, columns)
+
+    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+        total = torch.full((len(hidden),), -torch.inf)
+        for start in range(0, len(head), _VOCABULARY_CHUNK):
+            logits = hidden @ head[start : start + _VOCABULARY_CHUNK].float().T
+            total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
+        return total
