@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engine.prefix_tree import Segment
 from engine.scheduler import Step
 from engine.step_trie import StepRow, TrieNode
-from kernels.api import SpanTable
+from kernels.api import IntArray, SpanTable
+
+SlotArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +65,7 @@ class _SpanList:
         self.blocks.extend(segment.block_ids)
         self.rows.append((*queries, first, segment.length, position, True, False))
 
-    def table(self, positions: np.ndarray[tuple[int], np.dtype[np.int32]], block_size: int) -> SpanTable:
+    def table(self, positions: IntArray, block_size: int) -> SpanTable:
         columns = np.array(self.rows, dtype=np.int32).reshape(-1, 7).T
         return SpanTable(
             positions=positions,
@@ -156,8 +159,8 @@ def _join(left: Segment, right: Segment, block_size: int) -> Segment | None:
     return None
 
 
-def _kept(step: Step, block_size: int) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
-    rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)]  # type: ignore[type-arg]
+def _kept(step: Step, block_size: int) -> tuple[SlotArray, SlotArray]:
+    rows: list[SlotArray] = [np.empty(0, dtype=np.int64)]
     slots = rows.copy()
     for place, segment in zip(step.growth_places, step.segments, strict=True):
         rows.append(np.arange(place, place + segment.length, dtype=np.int64))
@@ -167,7 +170,7 @@ def _kept(step: Step, block_size: int) -> tuple[np.ndarray, np.ndarray]:  # type
     return np.concatenate(rows), np.concatenate(slots)
 
 
-def _for_rows(table: SpanTable, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> SpanTable:
+def _for_rows(table: SpanTable, rows: SlotArray) -> SpanTable:
     """The spans with only the query rows ``rows`` (ascending) left, renumbered from 0."""
     low = np.searchsorted(rows, table.query_lo).astype(np.int32)
     high = np.searchsorted(rows, table.query_hi).astype(np.int32)

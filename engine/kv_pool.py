@@ -44,7 +44,9 @@ def count_blocks(model: ModelConfig, config: EngineConfig, *, element_bytes: int
     block_bytes = model.kv_bytes_per_token(element_bytes) * config.block_size
     wanted = config.pool_bytes if config.pool_bytes is not None else int(free_bytes * _SHARE_OF_FREE_MEMORY)
     if wanted < block_bytes:
-        raise CheckpointError(f"the KV pool has {wanted} bytes; one block of {config.block_size} tokens is {block_bytes}")
+        raise CheckpointError(
+            f"the KV pool has {wanted} bytes; one block of {config.block_size} tokens is {block_bytes}"
+        )
     return wanted // block_bytes
 
 

@@ -42,7 +42,19 @@ class Node:
     reference to a node stays a reference to the end of what it stood for.
     """
 
-    __slots__ = ("children", "dead", "hits", "last_use", "owner", "parent", "pins", "queued", "segment", "start", "tokens")
+    __slots__ = (
+        "children",
+        "dead",
+        "hits",
+        "last_use",
+        "owner",
+        "parent",
+        "pins",
+        "queued",
+        "segment",
+        "start",
+        "tokens",
+    )
 
     def __init__(self, tokens: TokenIds, segment: Segment, start: int, parent: Node | None, owner: int) -> None:
         self.tokens = tokens

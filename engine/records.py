@@ -11,7 +11,7 @@ import numpy.typing as npt
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 """One-dimensional, treated as immutable by everyone."""
 
-TaskEnd: TypeAlias = Literal["ok", "partial", "invalid", "refused", "deadline", "cancelled", "fault"]
+TaskEnd: TypeAlias = Literal["ok", "partial", "deadline", "cancelled", "closed", "fault"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

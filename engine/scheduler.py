@@ -83,7 +83,7 @@ class Scheduler:
         claims = PathClaims()
         for row, _, match in self._visits(task, claims):
             self._cache.touch(match)
-            uncached += _size(claims.claim(_fresh_from(row, match), len(row.row.tokens)))
+            uncached += _size(claims.claim(row.fresh_from(match), len(row.row.tokens)))
         task.queued_tokens = uncached
         self._tasks.append(task)
 
@@ -161,7 +161,7 @@ class Scheduler:
         claims = PathClaims()
         visits = self._visits(task, claims)
         for row, common, match in visits:
-            start, end = _fresh_from(row, match), len(row.row.tokens)
+            start, end = row.fresh_from(match), len(row.row.tokens)
             full = most_rows is not None and len(chosen.rows) >= most_rows
             if full or _size(claims.missing(start, end)) > budget - chosen.new_tokens:
                 break
@@ -170,10 +170,8 @@ class Scheduler:
             chosen.complete = True
             return chosen
         # `row` is the first that does not fit whole: a chunk of it, or only what it shares
-        if alone and not chosen.rows:
-            carried = claims.reach(start, end, budget)
-        else:
-            carried = common if chosen.rows else 0
+        chunk = alone and not chosen.rows
+        carried = claims.reach(start, end, budget) if chunk else common if chosen.rows else 0
         if carried > start:
             chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
         for row, common, match in visits:
@@ -181,7 +179,7 @@ class Scheduler:
             if carried <= row.first_unread:
                 break
             # what this row reads of the shared path is computed now or never
-            start = _fresh_from(row, match)
+            start = row.fresh_from(match)
             chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
         return chosen
 
@@ -248,11 +246,6 @@ def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
             )
         )
     return growths, places
-
-
-def _fresh_from(row: RowState, match: Match) -> int:
-    """The first position that a step must compute for ``row``."""
-    return min(match.depth, row.first_unread)
 
 
 def _from_cursor(task: TaskState) -> Iterator[tuple[RowState, int]]:

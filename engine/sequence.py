@@ -43,16 +43,21 @@ class RowState:
         self.log_probs: list[float] = []
         self.outcome: Outcome | None = None
 
-    def account(self, match: Match, *, end: int, new: list[tuple[int, int]], owner: int) -> None:
+    def fresh_from(self, match: Match) -> int:
+        """The first position that a step must compute for this row, standing at ``match``."""
+        return min(match.depth, self.first_unread)
+
+    def account(self, match: Match, *, end: int, fresh_from: int, new: list[tuple[int, int]], owner: int) -> None:
         """Count the positions up to ``end`` that this step settled for the row.
 
         Args:
-            match: Where the row stood in the tree when the step was made.
+            match: Where the row stood in the tree when the step was made; still valid.
+            fresh_from: Where the step began to compute for the row.
             new: Intervals of positions that the step computes on behalf of this row.
             owner: Serial number of the row's task.
         """
         settled = self.accounted
-        found = min(match.depth, self.first_unread, end)
+        found = min(fresh_from, end)
         for node in match.nodes:
             count = max(0, min(node.end, found) - max(node.start, settled))
             if node.owner == owner:

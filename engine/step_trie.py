@@ -82,6 +82,7 @@ class StepRow:
         end: Positions ``[0, end)`` of the row are known after the step; all of it, or a chunk.
         keep: Positions ``[0, keep)`` stay in the cache.
         match: How far the row was in the tree when the step was made.
+        fresh_from: Positions from here to ``end`` are computed in this step, for this row or another.
     """
 
     task: TaskState
@@ -89,15 +90,14 @@ class StepRow:
     end: int
     keep: int
     match: Match
+    fresh_from: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fresh_from = self.state.fresh_from(self.match)
 
     @property
     def tokens(self) -> TokenIds:
         return self.state.row.tokens
-
-    @property
-    def fresh_from(self) -> int:
-        """Positions from here to ``end`` are computed in this step, for this row or another."""
-        return min(self.match.depth, self.state.first_unread)
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.api import AttentionShape, LinearOp, SpanTable
+from kernels import checks
+from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
 from kernels.cpu_attention import CpuPlan, attend, make_plan
 
 _VOCABULARY_CHUNK = 8192
@@ -21,26 +22,31 @@ class CpuKernels:
     name = "cpu"
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        checks.check_linear(weight, bias)
         weight = weight.contiguous()
         return lambda x: F.linear(x, weight, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        checks.check_rms_norm(x, weight)
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
         return (wide * scale * weight.float()).to(x.dtype)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_rotate(x, cos, sin)
         first, second = x.float().chunk(2, dim=-1)
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_swiglu(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
     def store_kv(
         self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
     ) -> None:
+        checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
         if len(rows):
             key_pool.index_copy_(1, slots, key.index_select(0, rows).transpose(0, 1))
             value_pool.index_copy_(1, slots, value.index_select(0, rows).transpose(0, 1))
@@ -55,16 +61,22 @@ class CpuKernels:
         value: Tensor,
         key_pool: Tensor,
         value_pool: Tensor,
-        plan: CpuPlan,
+        plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
+        plan = checks.own_plan(plan, CpuPlan)
+        checks.check_attend(
+            query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
+        )
         return attend(query, key, value, key_pool, value_pool, plan, shape)
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-        columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, -1)
+        checks.check_label_logits(hidden, head, label_ids)
+        columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, head.shape[1])
         return torch.einsum("rd,rcd->rc", hidden, columns)
 
     def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+        checks.check_log_sum_exp(hidden, head)
         total = torch.full((len(hidden),), -torch.inf)
         for start in range(0, len(head), _VOCABULARY_CHUNK):
             logits = hidden @ head[start : start + _VOCABULARY_CHUNK].float().T

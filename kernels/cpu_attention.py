@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from kernels.api import AttentionShape, SpanTable
+from kernels.checks import SpanReach, check_spans
 
 # a causal span up to the last length is padded to the next of these and batched with its like
 _PADDED_LENGTHS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
@@ -63,10 +64,12 @@ class CpuPlan:
     causal: tuple[CausalBatch, ...]
     full: tuple[FullSpan, ...]
     positions: Tensor
+    reach: SpanReach
 
 
 def make_plan(table: SpanTable) -> CpuPlan:
     """Sort spans by what will run them, and look up the slots of scattered segments."""
+    reach = check_spans(table)
     full = []
     by_length: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for span in range(table.num_spans):
@@ -77,7 +80,7 @@ def make_plan(table: SpanTable) -> CpuPlan:
         else:
             full.append(_full_span(table, span))
     causal = tuple(_causal_batch(table, np.array(spans)) for spans in by_length.values())
-    return CpuPlan(table.num_queries, causal, tuple(full), torch.from_numpy(table.positions))
+    return CpuPlan(table.num_queries, causal, tuple(full), torch.from_numpy(table.positions), reach)
 
 
 def _full_span(table: SpanTable, span: int) -> FullSpan:
@@ -145,9 +148,7 @@ def attend(
     return out[:, :num_queries].transpose(0, 1).reshape(num_queries, num_heads, head_dim).to(query.dtype)
 
 
-def _segment(
-    span: FullSpan, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor
-) -> tuple[Tensor, Tensor]:
+def _segment(span: FullSpan, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor) -> tuple[Tensor, Tensor]:
     source_key, source_value = (key_pool, value_pool) if span.from_pool else (key, value)
     if span.slots is not None:
         return source_key.index_select(1, span.slots), source_value.index_select(1, span.slots)

@@ -1,0 +1,316 @@
+"""The engine thread: tasks in, futures out; every task ends exactly once."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future, InvalidStateError
+from pathlib import Path
+
+import torch
+
+from engine.api import EngineObserver
+from engine.checkpoint import Checkpoint, load_checkpoint
+from engine.config import EngineConfig
+from engine.errors import DeadlineExceeded, EngineClosed, EngineError, EngineFault, InvalidTask, OutOfCapacity
+from engine.kv_pool import KvPool, count_blocks, free_memory
+from engine.model import Decoder
+from engine.prefix_cache import PrefixCache
+from engine.records import (
+    EngineHealth,
+    EngineInfo,
+    EngineSnapshot,
+    LabelReadout,
+    LikelihoodReadout,
+    Row,
+    ScoreResult,
+    ScoreTask,
+    TaskEnd,
+)
+from engine.row_order import order_rows
+from engine.scheduler import Scheduler
+from engine.sequence import TaskState
+from engine.step import StepFailed, StepRunner
+from kernels import load_kernels
+
+_LOG = logging.getLogger(__name__)
+_RETRY_LIMIT_S = 60.0
+
+
+class EngineThread:
+    """Implements :class:`engine.api.Engine` with one thread that owns tree, pool and model.
+
+    A task that is submitted is counted at once, in unique tokens of its own, so that a full
+    queue refuses it before it waits. The thread notices a cancelled future or a passed
+    deadline between two steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        info: EngineInfo,
+        cache: PrefixCache,
+        scheduler: Scheduler,
+        steps: StepRunner,
+        observer: EngineObserver,
+    ) -> None:
+        self._info = info
+        self._cache = cache
+        self._scheduler = scheduler
+        self._steps = steps
+        self._observer = observer
+        self._serials = itertools.count()
+        self._wake = threading.Condition()
+        self._inbox: deque[TaskState] = deque()  # guarded by _wake, as are the next four
+        self._waiting_tokens = 0
+        self._num_unended = 0
+        self._closing_at: float | None = None
+        self._died: BaseException | None = None
+        self._tokens_per_s = 0.0
+        self._snapshot = self._take_snapshot()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    def submit(self, task: ScoreTask) -> Future[ScoreResult]:
+        """See :meth:`engine.api.Engine.submit`. Sorting the rows is done here, on the caller's thread."""
+        for index, row in enumerate(task.rows):
+            _check_row(row, index, self._info)
+        if not task.rows:
+            raise InvalidTask("a task has no rows; at least 1 is needed")
+        order = order_rows([row.tokens for row in task.rows])
+        future: Future[ScoreResult] = Future()
+        state = TaskState(task, next(self._serials), future, order)
+        with self._wake:
+            self._admit(order.unique_tokens)
+            self._inbox.append(state)
+            self._wake.notify()
+        return future
+
+    def _admit(self, tokens: int) -> None:
+        if self._died is not None or self._closing_at is not None:
+            raise EngineClosed("the engine has stopped" if self._died is not None else "the engine is draining")
+        limit = self._info.max_queued_tokens
+        if self._num_unended and self._waiting_tokens + tokens > limit:
+            waiting = self._waiting_tokens
+            wait_s = waiting / self._tokens_per_s if self._tokens_per_s else 1.0
+            raise OutOfCapacity(
+                f"the queue holds {waiting} tokens and {tokens} more exceed its limit of {limit}",
+                retry_after_s=min(_RETRY_LIMIT_S, max(1.0, math.ceil(wait_s))),
+            )
+        self._waiting_tokens += tokens
+        self._num_unended += 1
+
+    def health(self) -> EngineHealth:
+        with self._wake:
+            alive = self._died is None and self._thread.is_alive()
+            accepting = alive and self._closing_at is None
+            reason = "" if accepting else "draining" if alive else f"stopped: {self._died}" if self._died else "stopped"
+            return EngineHealth(alive=alive, accepting=accepting, reason=reason, snapshot=self._snapshot)
+
+    def close(self, *, drain_s: float) -> None:
+        """See :meth:`engine.api.Engine.close`; returns when the thread has ended."""
+        with self._wake:
+            self._closing_at = time.monotonic() + drain_s
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    # everything below runs on the engine thread
+
+    def _run(self) -> None:
+        try:
+            while self._take_in():
+                self._drop_ended()
+                self._step()
+                self._snapshot = self._take_snapshot()
+        except BaseException as error:  # noqa: BLE001  whatever it is, nobody may wait for a dead thread
+            _LOG.exception("the engine thread died")
+            with self._wake:
+                self._died = error
+        self._end_all()
+        self._snapshot = self._take_snapshot()
+
+    def _take_in(self) -> bool:
+        """Wait for work and hand it to the scheduler; False when it is time to stop."""
+        with self._wake:
+            while not self._inbox and not self._scheduler.num_tasks and self._closing_at is None:
+                self._wake.wait()
+            arrived, self._inbox = self._inbox, deque()
+            closing_at = self._closing_at
+        for task in arrived:
+            self._scheduler.add(task)
+        if closing_at is None:
+            return True
+        return self._scheduler.num_tasks > 0 and time.monotonic() < closing_at
+
+    def _drop_ended(self) -> None:
+        now = time.monotonic()
+        for task in self._scheduler.tasks():
+            if task.future.cancelled():
+                self._end(task, "cancelled")
+            elif task.task.deadline_s is not None and now >= task.task.deadline_s:
+                scored = any(row.outcome is not None for row in task.rows)
+                if scored:
+                    self._end(task, "partial")
+                else:
+                    self._end(task, "deadline", DeadlineExceeded("the deadline passed before a row was scored"))
+
+    def _step(self) -> None:
+        started = time.monotonic()
+        try:
+            done = self._steps.run()
+        except StepFailed as failure:
+            _LOG.exception("a step failed")
+            fault = EngineFault(f"the step that held this task failed: {failure.__cause__}")
+            for task in failure.step.tasks:
+                self._end(task, "fault", fault)
+            return
+        if done is None:
+            return
+        step, stats = done
+        now = time.monotonic()
+        rate = stats.computed_tokens / max(now - started, 1e-6)
+        self._tokens_per_s = rate if not self._tokens_per_s else 0.8 * self._tokens_per_s + 0.2 * rate
+        for task in step.tasks:
+            task.first_step_s = task.first_step_s or started
+            if task.first_score_s is None and any(row.outcome is not None for row in task.rows):
+                task.first_score_s = now
+        self._observer.on_step(stats)
+        for task in step.tasks:
+            if task.finished:
+                self._end(task, "ok")
+
+    def _end(self, task: TaskState, end: TaskEnd, error: EngineError | None = None) -> None:
+        self._scheduler.remove(task)
+        self._settle(task, end, error)
+
+    def _settle(self, task: TaskState, end: TaskEnd, error: EngineError | None) -> None:
+        """Give the future its one end; a future that was cancelled meanwhile keeps that end."""
+        with self._wake:
+            self._waiting_tokens -= task.order.unique_tokens
+            self._num_unended -= 1
+        try:
+            if error is not None:
+                task.future.set_exception(error)
+            elif end != "cancelled":
+                task.future.set_result(task.result(end))
+        except InvalidStateError:
+            end = "cancelled"
+        self._observer.on_task(task.stats(end))
+
+    def _end_all(self) -> None:
+        closed = EngineClosed("the engine stopped before this task was finished")
+        for task in self._scheduler.tasks():
+            self._end(task, "closed", closed)
+        with self._wake:
+            if self._closing_at is None:
+                self._closing_at = time.monotonic()
+            arrived, self._inbox = self._inbox, deque()
+        for task in arrived:
+            self._settle(task, "closed", closed)
+
+    def _take_snapshot(self) -> EngineSnapshot:
+        cache = self._cache
+        pinned, free = cache.num_pinned(), cache.num_free
+        return EngineSnapshot(
+            num_blocks=cache.num_blocks,
+            free_blocks=free,
+            cached_blocks=cache.num_blocks - free - pinned,
+            pinned_blocks=pinned,
+            cached_tokens=cache.cached_tokens,
+            num_nodes=cache.num_nodes,
+            queued_tasks=self._scheduler.num_tasks,
+            queued_tokens=self._scheduler.queued_tokens,
+        )
+
+
+def _check_row(row: Row, index: int, info: EngineInfo) -> None:
+    """Refuse what can never run or would read outside of a table."""
+    length = len(row.tokens)
+    if not 1 <= length <= info.max_row_tokens:
+        raise InvalidTask(f"row {index} has {length} tokens; the limit is 1 to {info.max_row_tokens}", row=index)
+    low, high = int(row.tokens.min()), int(row.tokens.max())
+    if low < 0 or high >= info.vocab_size:
+        bad = low if low < 0 else high
+        raise InvalidTask(f"row {index} has token {bad}; ids are 0 to {info.vocab_size - 1}", row=index)
+    if not 0 <= row.keep_tokens <= length:
+        raise InvalidTask(f"row {index} keeps {row.keep_tokens} tokens; it has {length}", row=index)
+    match row.readout:
+        case LabelReadout(label_ids=ids):
+            wanted = list(ids)
+            if not wanted or len(set(wanted)) != len(wanted):
+                raise InvalidTask(f"row {index} has labels {wanted}; distinct ids are needed, at least 1", row=index)
+        case LikelihoodReadout(target_ids=target):
+            wanted = target.tolist()
+            if not 1 <= len(wanted) <= length:
+                raise InvalidTask(f"row {index} has {len(wanted)} target tokens; 1 to {length} are possible", row=index)
+    for token in wanted:
+        if not 0 <= token < info.vocab_size:
+            raise InvalidTask(f"row {index} reads token {token}; ids are 0 to {info.vocab_size - 1}", row=index)
+
+
+def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserver) -> EngineThread:
+    """Load the model and start the engine's thread.
+
+    Raises:
+        CheckpointError: the model cannot be loaded, or its pool does not fit.
+    """
+    torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    loaded = load_checkpoint(checkpoint, _dtype(config))
+    engine = build_engine(loaded, config, observer)
+    # what was built so far lives as long as the process: keep it out of every later collection
+    gc.collect()
+    gc.freeze()
+    engine.start()
+    return engine
+
+
+def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineObserver) -> EngineThread:
+    """Wire an engine around a loaded model; :meth:`EngineThread.start` makes it run."""
+    model, dtype = checkpoint.config, _dtype(config)
+    kernels = load_kernels("cpu" if config.kernels == "auto" else config.kernels)
+    num_blocks = count_blocks(model, config, element_bytes=dtype.itemsize, free_bytes=free_memory())
+    cache = PrefixCache(num_blocks=num_blocks, block_size=config.block_size)
+    scheduler = Scheduler(cache, step_tokens=config.step_tokens)
+    longest = min(config.max_row_tokens or model.max_positions, model.max_positions)
+    if longest > cache.capacity_tokens:
+        _LOG.warning("rows are limited to the %d tokens of the pool, not %d", cache.capacity_tokens, longest)
+    info = EngineInfo(
+        model=checkpoint.name,
+        revision=checkpoint.revision,
+        dtype=config.dtype,
+        device=config.device,
+        kernels=kernels.name,
+        vocab_size=len(checkpoint.weights.head),
+        num_layers=model.num_layers,
+        kv_bytes_per_token=model.kv_bytes_per_token(dtype.itemsize),
+        block_size=config.block_size,
+        num_blocks=num_blocks,
+        max_row_tokens=min(longest, cache.capacity_tokens),
+        step_tokens=config.step_tokens,
+        max_queued_tokens=config.max_queued_tokens,
+    )
+    steps = StepRunner(
+        decoder=Decoder(model, checkpoint.weights, kernels),
+        pool=KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype),
+        cache=cache,
+        scheduler=scheduler,
+        kernels=kernels,
+    )
+    return EngineThread(info=info, cache=cache, scheduler=scheduler, steps=steps, observer=observer)
+
+
+def _dtype(config: EngineConfig) -> torch.dtype:
+    return {"bfloat16": torch.bfloat16, "float32": torch.float32}[config.dtype]

@@ -1,0 +1,92 @@
+"""One step: schedule, lay out, run, read, commit."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from engine.batch import build_batch
+from engine.kv_pool import KvPool
+from engine.model import Decoder
+from engine.prefix_cache import PrefixCache
+from engine.readout import read_out
+from engine.records import StepStats
+from engine.scheduler import Scheduler, Step
+from kernels.api import KernelSet
+
+
+class StepRunner:
+    """Runs steps one after the other on the tensors of one model."""
+
+    def __init__(
+        self, *, decoder: Decoder, pool: KvPool, cache: PrefixCache, scheduler: Scheduler, kernels: KernelSet
+    ) -> None:
+        self._decoder = decoder
+        self._pool = pool
+        self._cache = cache
+        self._scheduler = scheduler
+        self._kernels = kernels
+
+    def run(self) -> tuple[Step, StepStats] | None:
+        """Run the next step, if any task waits. Rows that it finishes have their outcome after it.
+
+        A step that raises leaves the cache as it was before, less what was evicted; its tasks
+        are named by :class:`StepFailed`.
+        """
+        began = time.perf_counter()
+        step = self._scheduler.next_step()
+        if step is None:
+            return None
+        try:
+            stats = self._execute(step, began)
+        except Exception as error:
+            self._scheduler.finish(step, commit=False)
+            raise StepFailed(step) from error
+        return step, stats
+
+    @torch.inference_mode()
+    def _execute(self, step: Step, began: float) -> StepStats:
+        batch = build_batch(step, self._cache.block_size)
+        scheduled = time.perf_counter()
+        hidden = self._decoder.forward(batch, self._pool)
+        prefilled = time.perf_counter()
+        read_out(batch.reads, hidden, self._decoder.head, self._kernels)
+        read = time.perf_counter()
+        self._account(step, prefill_s=prefilled - scheduled, readout_s=read - prefilled)
+        self._scheduler.finish(step, commit=True)
+        return StepStats(
+            num_rows=len(step.rows),
+            num_tasks=len(step.tasks),
+            computed_tokens=step.trie.num_fresh,
+            kept_tokens=sum(len(growth.tokens) for growth in step.growths),
+            read_rows=len(batch.read_rows),
+            evicted_tokens=self._cache.take_evicted_tokens(),
+            num_spans=batch.spans.num_spans,
+            schedule_s=scheduled - began,
+            prefill_s=prefilled - scheduled,
+            readout_s=read - prefilled,
+            commit_s=time.perf_counter() - read,
+        )
+
+    @staticmethod
+    def _account(step: Step, *, prefill_s: float, readout_s: float) -> None:
+        for row, new in zip(step.rows, step.new, strict=True):
+            row.state.account(row.match, end=row.end, fresh_from=row.fresh_from, new=new, owner=row.task.serial)
+            row.task.queued_tokens = max(0, row.task.queued_tokens - sum(high - low for low, high in new))
+        tasks = {task.serial: task for task in step.tasks}
+        for growth in step.growths:
+            tasks[growth.owner].kept_tokens += len(growth.tokens)
+        for task in tasks.values():
+            task.num_steps += 1
+            task.prefill_s += prefill_s
+            task.readout_s += readout_s
+            task.advance()
+
+
+class StepFailed(Exception):
+    """A forward pass raised; ``step`` names the tasks that are lost."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(f"a step of {len(step.rows)} rows and {step.trie.num_fresh} tokens failed")
+        self.step = step
