@@ -160,7 +160,7 @@ class Scheduler:
         chosen = _Selection()
         claims = PathClaims()
         visits = self._visits(task, claims)
-        for row, common, match in visits:
+        for row, _, match in visits:
             start, end = row.fresh_from(match), len(row.row.tokens)
             full = most_rows is not None and len(chosen.rows) >= most_rows
             if full or _size(claims.missing(start, end)) > budget - chosen.new_tokens:
@@ -171,7 +171,7 @@ class Scheduler:
             return chosen
         # `row` is the first that does not fit whole: a chunk of it, or only what it shares
         chunk = alone and not chosen.rows
-        carried = claims.reach(start, end, budget) if chunk else common if chosen.rows else 0
+        carried = claims.reach(start, end, budget) if chunk else claims.overlap if chosen.rows else 0
         if carried > start:
             chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
         for row, common, match in visits:

@@ -21,22 +21,22 @@ class PathClaims:
     """Which positions of the current path this step computes, while rows arrive in sorted order.
 
     A position is claimed by the first row that needs it; later rows of the same path share
-    it. Intervals are disjoint and ascending.
+    it. ``overlap`` is how much of the path in hand the next row has in common with it.
     """
 
     def __init__(self) -> None:
-        self._claimed: list[Interval] = []
-        self._overlap = 0  # of the path in hand with the row that comes next
+        self._claimed: list[Interval] = []  # disjoint, ascending
+        self.overlap = 0
 
     def approach(self, common: int) -> None:
         """Note that the next row shares ``common`` tokens with the row before it."""
-        self._overlap = min(self._overlap, common)
+        self.overlap = min(self.overlap, common)
 
     def missing(self, start: int, end: int) -> list[Interval]:
         """The positions of ``[start, end)`` of the next row that nobody has claimed."""
         gaps = []
         for low, high in self._claimed:
-            high = min(high, self._overlap)  # noqa: PLW2901  what lies beyond is another path
+            high = min(high, self.overlap)  # noqa: PLW2901  what lies beyond is another path
             if low >= min(high, end):
                 break
             if start < low:
@@ -49,9 +49,9 @@ class PathClaims:
     def claim(self, start: int, end: int) -> list[Interval]:
         """Take what is missing of ``[start, end)`` for the next row and return it."""
         taken = self.missing(start, end)
-        if end > self._overlap:  # the row leaves the path in hand: its own path replaces it
-            self._claimed = [(low, min(high, self._overlap)) for low, high in self._claimed if low < self._overlap]
-            self._overlap = end
+        if end > self.overlap:  # the row leaves the path in hand: its own path replaces it
+            self._claimed = [(low, min(high, self.overlap)) for low, high in self._claimed if low < self.overlap]
+            self.overlap = end
         self._claimed = _union(self._claimed, taken)
         return taken
 
