@@ -1,0 +1,252 @@
+"""The pairs of one request: every distinct text is tokenised once, what is too long is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from engine import TokenIds
+from scorer.prompt_texts import FilledPart, PairSlot, PairText, RenderedText
+from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
+from scorer.template_layout import SpecialToken
+from scorer.text_tokens import EncodedText, TextEncoder, TextPiece, read_only_ids
+
+_Outcome: TypeAlias = PairPrompt | PromptError
+
+
+@dataclass(frozen=True, slots=True)
+class _FittedQuery:
+    text: str
+    cut_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A pair whose prompt is not known to fit yet.
+
+    Args:
+        uncut_tokens: Tokens of the document before it was cut; None: it is whole.
+    """
+
+    index: int
+    query: _FittedQuery
+    document: str
+    uncut_tokens: int | None = None
+
+
+class PromptBatch:
+    """Builds prompts from one filled layout. Made for one request and used by one thread.
+
+    Args:
+        has_target: The end of the prompt, from the query's first token, is the target.
+        longest_shared_slot: What to blame if there is no room even without query and document.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[FilledPart],
+        *,
+        encoder: TextEncoder,
+        limits: PromptLimits,
+        has_target: bool,
+        longest_shared_slot: Literal["system", "instruction"],
+    ) -> None:
+        self._encoder = encoder
+        self._limits = limits
+        self._has_target = has_target
+        self._longest_shared_slot: Literal["system", "instruction"] = longest_shared_slot
+        self._rendered: dict[tuple[PairText, str | None, str | None], RenderedText] = {}
+        self._encoded: dict[TextPiece, EncodedText] = {}
+        self._parts = self._encode_shared(parts)
+
+    def build(self, pairs: Sequence[tuple[str, str]]) -> list[_Outcome]:
+        """The prompt of each (query, document), or why it has none, in order."""
+        outcomes: dict[int, _Outcome] = {}
+        drafts: list[_Draft] = []
+        queries = self._fit_queries({query for query, _ in pairs})
+        for index, (query, document) in enumerate(pairs):
+            fitted = queries[query]
+            if isinstance(fitted, PromptError):
+                outcomes[index] = fitted
+            else:
+                drafts.append(_Draft(index, fitted, document))
+        while drafts:
+            drafts = self._settle(drafts, outcomes)
+        return [outcomes[index] for index in range(len(pairs))]
+
+    def _settle(self, drafts: list[_Draft], outcomes: dict[int, _Outcome]) -> list[_Draft]:
+        """Record the outcome of every draft that has one; the others, with a shorter document, are returned."""
+        for cut in (False, True):
+            chosen = [draft for draft in drafts if (draft.uncut_tokens is not None) == cut]
+            self._encode((text.piece for draft in chosen for text in self._texts(draft)), spans=cut)
+        tight: list[_Draft] = []
+        for draft in drafts:
+            if draft.uncut_tokens is None and self._surely_fits(draft):
+                outcomes[draft.index] = self._prompt(draft, cut_tokens=0)
+            else:
+                tight.append(draft)
+        self._encode((self._text_with("document", draft).piece for draft in tight), spans=True)
+        again: list[_Draft] = []
+        for draft in tight:
+            fitted = self._fit_document(draft)
+            if isinstance(fitted, _Draft):
+                again.append(fitted)
+            else:
+                outcomes[draft.index] = fitted
+        return again
+
+    def _fit_queries(self, queries: Iterable[str]) -> dict[str, _FittedQuery | PromptError]:
+        """Each query, cut if the caller gave a limit, counted beside an empty document."""
+        limit = self._limits.max_query_tokens
+        fitted: dict[str, _FittedQuery | PromptError] = {}
+        pending = {query: query for query in queries}
+        if self._has_target and "" in pending:
+            del pending[""]
+            fitted[""] = _empty_target()
+        if limit is None:
+            return fitted | {query: _FittedQuery(query, 0) for query in pending}
+        uncut: dict[str, int] = {}
+        while pending:
+            drafts = {query: _Draft(0, _FittedQuery(text, 0), "") for query, text in pending.items()}
+            self._encode((self._text_with("query", draft).piece for draft in drafts.values()), spans=True)
+            pending = {}
+            for query, draft in drafts.items():
+                tokens = self._slot_tokens(draft, "query")
+                uncut.setdefault(query, tokens)
+                if tokens <= limit:
+                    fitted[query] = _FittedQuery(draft.query.text, uncut[query] - tokens)
+                elif shorter := self._cut(draft, "query", keep_tokens=limit):
+                    pending[query] = shorter
+                else:
+                    message = f"the first character of the query has more than {limit} tokens, the limit"
+                    fitted[query] = _too_long("query", uncut[query], limit, message)
+        return fitted
+
+    def _fit_document(self, draft: _Draft) -> _Outcome | _Draft:
+        """The outcome of a draft, or the draft with a document that is shorter."""
+        tokens = self._slot_tokens(draft, "document")
+        room = self._limits.max_prompt_tokens - (self._total(draft) - tokens)
+        limit = self._limits.max_document_tokens
+        allowed = room if limit is None else min(room, limit)
+        uncut = tokens if draft.uncut_tokens is None else draft.uncut_tokens
+        if tokens <= allowed:
+            return self._prompt(draft, cut_tokens=uncut - tokens)
+        if room <= 0:
+            return self._no_room(draft, others=self._total(draft) - tokens)
+        if not self._limits.truncate_documents:
+            message = f"the document has {tokens} tokens; {allowed} fit, and truncation is off"
+            return _too_long("document", tokens, allowed, message)
+        shorter = self._cut(draft, "document", keep_tokens=allowed)
+        if not shorter:
+            message = f"the document has {uncut} tokens; its first character does not fit into {allowed}"
+            return _too_long("document", uncut, allowed, message)
+        return replace(draft, document=shorter, uncut_tokens=uncut)
+
+    def _no_room(self, draft: _Draft, *, others: int) -> PromptError:
+        """Who is to blame when ``others``, all tokens but the document's, leave no room for it."""
+        limit = self._limits.max_prompt_tokens
+        self._encode([self._text_with("query", draft).piece], spans=True)
+        tokens = self._slot_tokens(draft, "query")
+        room = limit - (others - tokens) - (1 if draft.document else 0)
+        if room > 0:
+            message = f"the query has {tokens} tokens; the prompt has room for {room} beside it and a document"
+            return _too_long("query", tokens, room, message)
+        slot = self._longest_shared_slot
+        message = f"system text, instruction and template have {others - tokens} tokens of {limit}, the limit"
+        return PromptError(code="prompt_too_long", slot=slot, message=message, tokens=others - tokens, limit=limit)
+
+    def _cut(self, draft: _Draft, slot: PairSlot, *, keep_tokens: int) -> str:
+        """The text of a slot up to the first character that has a token beyond ``keep_tokens``."""
+        rendered = self._text_with(slot, draft)
+        spans = self._encoded[rendered.piece].spans
+        assert spans is not None, "only texts with spans are cut"
+        start, end = rendered.slots[slot]
+        first, _ = spans.covering(start, end)
+        return rendered.piece.text[start : max(start, int(spans.starts[first + keep_tokens]))]
+
+    def _slot_tokens(self, draft: _Draft, slot: PairSlot) -> int:
+        rendered = self._text_with(slot, draft)
+        spans = self._encoded[rendered.piece].spans
+        assert spans is not None, "only texts with spans are counted"
+        first, last = spans.covering(*rendered.slots[slot])
+        return last - first
+
+    def _surely_fits(self, draft: _Draft) -> bool:
+        limit = self._limits.max_document_tokens
+        around = len(self._encoded[self._text_with("document", draft).piece].ids)
+        return self._total(draft) <= self._limits.max_prompt_tokens and (limit is None or around <= limit)
+
+    def _total(self, draft: _Draft) -> int:
+        return sum(len(ids) for ids in self._ids(draft))
+
+    def _prompt(self, draft: _Draft, *, cut_tokens: int) -> _Outcome:
+        reusable_tokens = 0
+        for part, ids in zip(self._parts, self._ids(draft), strict=True):
+            if isinstance(part, PairText) and part.has(part.tracked):
+                reusable_tokens += self._encoded[self._render(part, draft).piece].lead_tokens
+                break
+            reusable_tokens += len(ids)
+        ids = np.concatenate(list(self._ids(draft)))
+        ids.flags.writeable = False
+        if self._has_target and reusable_tokens == len(ids):
+            return _empty_target()
+        return PairPrompt(
+            context=ids[:reusable_tokens] if self._has_target else ids,
+            target=ids[reusable_tokens:] if self._has_target else None,
+            reusable_tokens=reusable_tokens,
+            truncated_tokens=cut_tokens,
+            truncated_query_tokens=draft.query.cut_tokens,
+        )
+
+    def _ids(self, draft: _Draft) -> Iterator[TokenIds]:
+        for part in self._parts:
+            yield self._encoded[self._render(part, draft).piece].ids if isinstance(part, PairText) else part
+
+    def _texts(self, draft: _Draft) -> Iterator[RenderedText]:
+        return (self._render(part, draft) for part in self._parts if isinstance(part, PairText))
+
+    def _text_with(self, slot: PairSlot, draft: _Draft) -> RenderedText:
+        return next(text for text in self._texts(draft) if slot in text.slots)
+
+    def _render(self, part: PairText, draft: _Draft) -> RenderedText:
+        query = draft.query.text if part.has("query") else None
+        document = draft.document if part.has("document") else None
+        key = (part, query, document)
+        if key not in self._rendered:
+            self._rendered[key] = part.render(draft.query.text, draft.document)
+        return self._rendered[key]
+
+    def _encode(self, pieces: Iterable[TextPiece], *, spans: bool) -> None:
+        wanted = {
+            piece for piece in pieces if piece not in self._encoded or (spans and self._encoded[piece].spans is None)
+        }
+        self._encoded.update(self._encoder.encode(wanted, spans=spans))
+
+    def _encode_shared(self, parts: Sequence[FilledPart]) -> list[TokenIds | PairText]:
+        """The parts with the ids of everything that is the same in all pairs, neighbours made one."""
+        self._encode([part for part in parts if isinstance(part, TextPiece)], spans=False)
+        joined: list[TokenIds | PairText] = []
+        for part in parts:
+            if isinstance(part, PairText):
+                joined.append(part)
+                continue
+            ids = read_only_ids([part.id]) if isinstance(part, SpecialToken) else self._encoded[part].ids
+            last = joined[-1] if joined else None
+            if isinstance(last, np.ndarray):
+                joined[-1] = np.concatenate([last, ids])
+            else:
+                joined.append(ids)
+        return joined
+
+
+def _empty_target() -> PromptError:
+    message = "the query has no tokens, so it has no likelihood"
+    return PromptError(code="empty_target", slot="query", message=message, tokens=0, limit=1)
+
+
+def _too_long(slot: PairSlot, tokens: int, limit: int, message: str) -> PromptError:
+    code: Literal["query_too_long", "document_too_long"] = "query_too_long" if slot == "query" else "document_too_long"
+    return PromptError(code=code, slot=slot, message=message, tokens=tokens, limit=limit)

@@ -1,0 +1,84 @@
+"""The texts of a prompt, once the texts that all pairs of a request share are in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from scorer.template_layout import LayoutPart, SpecialToken, TextRun
+from scorer.templates import Order, Text
+from scorer.text_tokens import TextPiece
+
+PairSlot: TypeAlias = Literal["query", "document"]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedText:
+    """A text of a pair, and where its slots lie in it, as characters ``[start, end)``."""
+
+    piece: TextPiece
+    slots: dict[PairSlot, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairText:
+    """A text with a place for the query, the document, or both. Each is its own dictionary key.
+
+    Args:
+        segments: Literals, and the names of slots.
+        tracked: The slot whose first token is to be found: the one that comes last.
+    """
+
+    segments: tuple[Text | PairSlot, ...]
+    starts_text: bool
+    tracked: PairSlot
+
+    def has(self, slot: PairSlot) -> bool:
+        return slot in self.segments
+
+    def render(self, query: str, document: str) -> RenderedText:
+        slots: dict[PairSlot, tuple[int, int]] = {}
+        texts: list[str] = []
+        length = 0
+        for segment in self.segments:
+            if isinstance(segment, Text):
+                text = segment.text
+            else:
+                text = query if segment == "query" else document
+                slots[segment] = (length, length + len(text))
+            texts.append(text)
+            length += len(text)
+        slot_at = slots[self.tracked][0] if self.tracked in slots else 0
+        return RenderedText(TextPiece("".join(texts), slot_at, self.starts_text), slots)
+
+
+FilledPart: TypeAlias = SpecialToken | TextPiece | PairText
+"""A special token, a text that all pairs share, or a text of the pair's own."""
+
+
+def fill_layout(parts: Sequence[LayoutPart], *, order: Order, system: str, instruction: str) -> tuple[FilledPart, ...]:
+    """The parts of a layout with the system text and the instruction put in."""
+    shared = {"system": system, "instruction": instruction}
+    tracked: PairSlot = "query" if order == "document_first" else "document"
+    return tuple(_fill(part, shared, tracked) for part in parts)
+
+
+def _fill(part: LayoutPart, shared: dict[str, str], tracked: PairSlot) -> FilledPart:
+    if isinstance(part, SpecialToken):
+        return part
+    segments = tuple(_segments(part, shared))
+    if all(isinstance(segment, Text) for segment in segments):
+        text = "".join(segment.text for segment in segments if isinstance(segment, Text))
+        return TextPiece(text, 0, part.starts_text)
+    return PairText(segments, part.starts_text, tracked)
+
+
+def _segments(run: TextRun, shared: dict[str, str]) -> Iterator[Text | PairSlot]:
+    for segment in run.segments:
+        if isinstance(segment, Text):
+            yield segment
+        elif segment.name in ("query", "document"):
+            yield segment.name
+        else:
+            yield Text(shared[segment.name])

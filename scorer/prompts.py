@@ -1,0 +1,174 @@
+"""Texts of a batch to the token ids of its pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from engine import TokenIds
+from scorer.chat_formats import ChatFormat
+from scorer.prompt_batch import PromptBatch
+from scorer.prompt_texts import fill_layout
+from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
+from scorer.template_layout import Layout, TemplateBinder
+from scorer.templates import Order, Template, TemplateError
+from scorer.text_tokens import TextEncoder, TextMemo, TextPiece, read_only_ids
+from scorer.tokenizer_files import LoadedTokenizer
+
+
+class PromptInputError(ValueError):
+    """A value of the request can never be used, whatever the other values are.
+
+    Args:
+        message: States what was wanted and what was got.
+        param: The value to blame, such as ``documents[3]``.
+    """
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptBuilder:
+    """Builds the prompts of one template for one model. Safe to use from any thread.
+
+    Two texts give the same ids whatever was built before and whatever ``memo`` holds.
+
+    Raises:
+        TemplateError: the template does not fit the vocabulary or the chat format.
+    """
+
+    def __init__(self, tokenizer: LoadedTokenizer, template: Template, chat: ChatFormat, memo: TextMemo) -> None:
+        self.template = template
+        self.chat = chat
+        binder = TemplateBinder(template, chat, tokenizer)
+        self._encoder = TextEncoder(tokenizer.tokenizer, binder.controls, memo)
+        self._layouts: dict[tuple[Order, bool, bool], Layout] = {
+            (order, system, instruction): binder.layout(order, with_system=system, with_instruction=instruction)
+            for order in template.orders
+            for system in (False, True)
+            for instruction in (False, True)
+        }
+        places = {layout.label_place for layout in self._layouts.values()}
+        if len(places) > 1:
+            raise TemplateError(f"{template.source}: its prompts end in different texts; labels need one ending")
+        self._label_place = places.pop()
+        if template.readout == "labels":
+            self._check_default_labels()
+
+    def choose_order(
+        self, wanted: Literal["auto", "document_first", "query_first"], *, num_queries: int, num_documents: int
+    ) -> Order:
+        """The order of a batch. ``auto`` puts first what varies less within the batch.
+
+        Raises:
+            PromptInputError: the template does not have the order.
+        """
+        if wanted == "auto":
+            preferred: Order = "query_first" if num_documents > num_queries else "document_first"
+            return preferred if preferred in self.template.orders else self.template.orders[0]
+        if wanted not in self.template.orders:
+            raise PromptInputError(
+                f"template {self.template.id} has no order {wanted!r}, only {' and '.join(self.template.orders)}",
+                param="order",
+            )
+        return wanted
+
+    def build(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        *,
+        queries: Sequence[str],
+        documents: Sequence[str],
+        instruction: str | None,
+        system: str | None,
+        order: Literal["auto", "document_first", "query_first"],
+        limits: PromptLimits,
+    ) -> list[PairPrompt | PromptError]:
+        """The prompt of each pair, in the order of ``pairs``; one that has none does not spoil the others.
+
+        Args:
+            pairs: Indices into ``queries`` and ``documents``.
+            instruction: None: the template's own. Empty: none.
+            system: As ``instruction``.
+
+        Raises:
+            PromptInputError: a text is not Unicode text, or the template has no place for the
+                instruction, the system text or the order.
+        """
+        instruction = self._slot_text("instruction", instruction)
+        system = self._slot_text("system", system)
+        for name, texts in (("queries", queries), ("documents", documents)):
+            for index, text in enumerate(texts):
+                _check_unicode(text, f"{name}[{index}]")
+        chosen = self.choose_order(
+            order,
+            num_queries=len({query for query, _ in pairs}),
+            num_documents=len({document for _, document in pairs}),
+        )
+        layout = self._layouts[chosen, system != "", instruction != ""]
+        batch = PromptBatch(
+            fill_layout(layout.parts, order=chosen, system=system, instruction=instruction),
+            encoder=self._encoder,
+            limits=limits,
+            has_target=self.template.readout == "likelihood",
+            longest_shared_slot="system" if len(system) > len(instruction) else "instruction",
+        )
+        return batch.build([(queries[query], documents[document]) for query, document in pairs])
+
+    def label_ids(self, labels: Sequence[str]) -> list[TokenIds]:
+        """The tokens of each label as they follow the prompt; a label may have several.
+
+        Raises:
+            PromptInputError: a label is empty or not Unicode text, two labels have the same
+                tokens, or a label would change the tokens of the prompt before it.
+        """
+        place = self._label_place
+        before = TextPiece(place.before, 0, place.starts_text)
+        wholes = [TextPiece(f"{place.before}{place.lead}{label}", 0, place.starts_text) for label in labels]
+        for index, label in enumerate(labels):
+            _check_unicode(label, f"labels[{index}]")
+        encoded = self._encoder.encode([before, *wholes])
+        prefix = encoded[before].ids.tolist()
+        found: dict[tuple[int, ...], str] = {}
+        for index, (label, whole) in enumerate(zip(labels, wholes, strict=True)):
+            ids = encoded[whole].ids.tolist()
+            own = tuple(ids[len(prefix) :])
+            param = f"labels[{index}]"
+            if not label or not own:
+                raise PromptInputError(f"{param} is {label!r}, which has no tokens", param=param)
+            if ids[: len(prefix)] != prefix:
+                raise PromptInputError(
+                    f"{param} is {label!r}, which merges with the text before it, {place.before[-20:]!r}", param=param
+                )
+            if own in found:
+                raise PromptInputError(
+                    f"{param} is {label!r}, which has the same tokens as {found[own]!r}", param=param
+                )
+            found[own] = label
+        return [read_only_ids(ids) for ids in found]
+
+    def _check_default_labels(self) -> None:
+        try:
+            self.label_ids(self.template.labels)
+        except PromptInputError as error:
+            raise TemplateError(f"{self.template.source}: readout.labels: {error}") from error
+
+    def _slot_text(self, name: Literal["instruction", "system"], text: str | None) -> str:
+        if text is None:
+            return self.template.instruction if name == "instruction" else self.template.system
+        _check_unicode(text, name)
+        if text and not self.template.has_slot(name):
+            raise PromptInputError(f"template {self.template.id} has no place for this text", param=name)
+        return text
+
+
+def _check_unicode(text: str, param: str) -> None:
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptInputError(
+            f"{param} is not Unicode text: character {error.start} is half of a surrogate pair", param=param
+        ) from error
