@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from engine.model_config import ModelConfig
 
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
-_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?\s*", re.IGNORECASE)
+_SIZE: Final = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([KMGT]i?B?|B)?\s*", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no size; write a number and B, KiB, MiB, GiB or TiB, such as 8GiB")
     number, unit = match.group(1), (match.group(2) or "B").upper()
-    num_bytes = int(float(number) * 1024 ** "BKMGT".index(unit[0]))
+    num_bytes = int(Fraction(number) * 1024 ** "BKMGT".index(unit[0]))
     if num_bytes < 1:
         raise ValueError(f"{text!r} is less than one byte")
     return num_bytes
