@@ -122,6 +122,8 @@ def _safetensors_files(folder: Path) -> SafetensorsFiles:
     if single.is_file() and index.is_file():
         raise CheckpointError(f"{folder} holds both {_SINGLE} and {_INDEX}; remove the one that is not meant")
     name = _folder_name(folder)
+    if single.is_symlink() and not single.exists():
+        raise CheckpointError(f"{single} links to {single.readlink()}, which is missing")
     if single.is_file():
         return SafetensorsFiles(name=name, config=config, shards=(single,))
     if not index.is_file():

@@ -15,9 +15,10 @@ GGUF_ARCHITECTURES: Final = ("llama",)
 # Fields of config.json that describe training, generation, storage or the library that wrote
 # the file. The forward pass is the same whatever they hold.
 _HF_NEUTRAL: Final = frozenset({
-    "_attn_implementation_autoset", "_name_or_path", "bos_token_id", "dtype", "eos_token_id", "id2label",
-    "initializer_range", "is_llama_config", "label2id", "output_attentions", "output_hidden_states", "pad_token_id",
-    "problem_type", "return_dict", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript",
+    "_attn_implementation_autoset", "_name_or_path", "bos_token_id", "do_sample", "dtype", "eos_token_id", "id2label",
+    "initializer_range", "is_llama_config", "label2id", "max_length", "min_length", "output_attentions",
+    "output_hidden_states", "pad_token_id", "problem_type", "repetition_penalty", "return_dict",
+    "task_specific_params", "temperature", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
     "transformers.js_config", "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_cache",
 })  # fmt: skip
 
@@ -59,6 +60,7 @@ _GGUF_INERT: Final[Mapping[str, tuple[object, ...]]] = {
     "llama.expert_used_count": (0,),
     "llama.rope.scale_linear": (1.0,),
     "llama.rope.scaling.factor": (1.0,),
+    "llama.rope.scaling.finetuned": (False,),
     "llama.rope.scaling.type": ("none",),
     "llama.tensor_data_layout": ("Meta AI original pth",),
     "split.count": (0, 1),

@@ -97,6 +97,14 @@ def test_a_shard_that_is_listed_and_missing_is_named(tmp_path: Path) -> None:
         find_checkpoint_files(tmp_path)
 
 
+def test_a_link_into_a_cache_whose_file_is_gone_is_named(tmp_path: Path) -> None:
+    touch(tmp_path, "config.json")
+    (tmp_path / "model.safetensors").symlink_to("../blobs/0a1b2c")
+
+    with pytest.raises(CheckpointError, match=r"model\.safetensors links to \.\./blobs/0a1b2c, which is missing"):
+        find_checkpoint_files(tmp_path)
+
+
 @pytest.mark.parametrize("shard", ["../a.safetensors", "/etc/a.safetensors", "a.bin", 3, None])
 def test_an_index_may_only_name_safetensors_files_beside_it(tmp_path: Path, shard: object) -> None:
     touch(tmp_path, "config.json")
