@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -28,12 +28,14 @@ class _Draft:
     """A pair whose prompt is not known to fit yet.
 
     Args:
+        parts: Ids that all pairs share, and the texts of this pair.
         uncut_tokens: Tokens of the document before it was cut; None: it is whole.
     """
 
     index: int
     query: _FittedQuery
     document: str
+    parts: tuple[TokenIds | RenderedText, ...]
     uncut_tokens: int | None = None
 
 
@@ -58,9 +60,11 @@ class PromptBatch:
         self._limits = limits
         self._has_target = has_target
         self._longest_shared_slot: Literal["system", "instruction"] = longest_shared_slot
-        self._rendered: dict[tuple[PairText, str | None, str | None], RenderedText] = {}
         self._encoded: dict[TextPiece, EncodedText] = {}
         self._parts = self._encode_shared(parts)
+        texts = [(index, part) for index, part in enumerate(self._parts) if isinstance(part, PairText)]
+        self._place: dict[PairSlot, int] = {slot: index for index, part in texts for slot in part.slots}
+        self._last_slot = texts[0][1].tracked
 
     def build(self, pairs: Sequence[tuple[str, str]]) -> list[_Outcome]:
         """The prompt of each (query, document), or why it has none, in order."""
@@ -72,7 +76,7 @@ class PromptBatch:
             if isinstance(fitted, PromptError):
                 outcomes[index] = fitted
             else:
-                drafts.append(_Draft(index, fitted, document))
+                drafts.append(self._draft(index, fitted, document))
         while drafts:
             drafts = self._settle(drafts, outcomes)
         return [outcomes[index] for index in range(len(pairs))]
@@ -81,14 +85,15 @@ class PromptBatch:
         """Record the outcome of every draft that has one; the others, with a shorter document, are returned."""
         for cut in (False, True):
             chosen = [draft for draft in drafts if (draft.uncut_tokens is not None) == cut]
-            self._encode((text.piece for draft in chosen for text in self._texts(draft)), spans=cut)
+            pieces = (part.piece for draft in chosen for part in draft.parts if isinstance(part, RenderedText))
+            self._encode(pieces, spans=cut)
         tight: list[_Draft] = []
         for draft in drafts:
             if draft.uncut_tokens is None and self._surely_fits(draft):
                 outcomes[draft.index] = self._prompt(draft, cut_tokens=0)
             else:
                 tight.append(draft)
-        self._encode((self._text_with("document", draft).piece for draft in tight), spans=True)
+        self._encode((self._text(draft, "document").piece for draft in tight), spans=True)
         again: list[_Draft] = []
         for draft in tight:
             fitted = self._fit_document(draft)
@@ -110,8 +115,8 @@ class PromptBatch:
             return fitted | {query: _FittedQuery(query, 0) for query in pending}
         uncut: dict[str, int] = {}
         while pending:
-            drafts = {query: _Draft(0, _FittedQuery(text, 0), "") for query, text in pending.items()}
-            self._encode((self._text_with("query", draft).piece for draft in drafts.values()), spans=True)
+            drafts = {query: self._draft(0, _FittedQuery(text, 0), "") for query, text in pending.items()}
+            self._encode((self._text(draft, "query").piece for draft in drafts.values()), spans=True)
             pending = {}
             for query, draft in drafts.items():
                 tokens = self._slot_tokens(draft, "query")
@@ -143,12 +148,12 @@ class PromptBatch:
         if not shorter:
             message = f"the document has {uncut} tokens; its first character does not fit into {allowed}"
             return _too_long("document", uncut, allowed, message)
-        return replace(draft, document=shorter, uncut_tokens=uncut)
+        return self._draft(draft.index, draft.query, shorter, uncut_tokens=uncut)
 
     def _no_room(self, draft: _Draft, *, others: int) -> PromptError:
         """Who is to blame when ``others``, all tokens but the document's, leave no room for it."""
         limit = self._limits.max_prompt_tokens
-        self._encode([self._text_with("query", draft).piece], spans=True)
+        self._encode([self._text(draft, "query").piece], spans=True)
         tokens = self._slot_tokens(draft, "query")
         room = limit - (others - tokens) - (1 if draft.document else 0)
         if room > 0:
@@ -160,7 +165,7 @@ class PromptBatch:
 
     def _cut(self, draft: _Draft, slot: PairSlot, *, keep_tokens: int) -> str:
         """The text of a slot up to the first character that has a token beyond ``keep_tokens``."""
-        rendered = self._text_with(slot, draft)
+        rendered = self._text(draft, slot)
         spans = self._encoded[rendered.piece].spans
         assert spans is not None, "only texts with spans are cut"
         start, end = rendered.slots[slot]
@@ -168,7 +173,7 @@ class PromptBatch:
         return rendered.piece.text[start : max(start, int(spans.starts[first + keep_tokens]))]
 
     def _slot_tokens(self, draft: _Draft, slot: PairSlot) -> int:
-        rendered = self._text_with(slot, draft)
+        rendered = self._text(draft, slot)
         spans = self._encoded[rendered.piece].spans
         assert spans is not None, "only texts with spans are counted"
         first, last = spans.covering(*rendered.slots[slot])
@@ -176,20 +181,15 @@ class PromptBatch:
 
     def _surely_fits(self, draft: _Draft) -> bool:
         limit = self._limits.max_document_tokens
-        around = len(self._encoded[self._text_with("document", draft).piece].ids)
+        around = len(self._encoded[self._text(draft, "document").piece].ids)
         return self._total(draft) <= self._limits.max_prompt_tokens and (limit is None or around <= limit)
 
-    def _total(self, draft: _Draft) -> int:
-        return sum(len(ids) for ids in self._ids(draft))
-
     def _prompt(self, draft: _Draft, *, cut_tokens: int) -> _Outcome:
-        reusable_tokens = 0
-        for part, ids in zip(self._parts, self._ids(draft), strict=True):
-            if isinstance(part, PairText) and part.has(part.tracked):
-                reusable_tokens += self._encoded[self._render(part, draft).piece].lead_tokens
-                break
-            reusable_tokens += len(ids)
-        ids = np.concatenate(list(self._ids(draft)))
+        parts = [self._ids(part) for part in draft.parts]
+        last_text = self._text(draft, self._last_slot)
+        before = sum(map(len, parts[: self._place[self._last_slot]]))
+        reusable_tokens = before + self._encoded[last_text.piece].lead_tokens
+        ids = np.concatenate(parts)
         ids.flags.writeable = False
         if self._has_target and reusable_tokens == len(ids):
             return _empty_target()
@@ -201,23 +201,20 @@ class PromptBatch:
             truncated_query_tokens=draft.query.cut_tokens,
         )
 
-    def _ids(self, draft: _Draft) -> Iterator[TokenIds]:
-        for part in self._parts:
-            yield self._encoded[self._render(part, draft).piece].ids if isinstance(part, PairText) else part
+    def _total(self, draft: _Draft) -> int:
+        return sum(len(self._ids(part)) for part in draft.parts)
 
-    def _texts(self, draft: _Draft) -> Iterator[RenderedText]:
-        return (self._render(part, draft) for part in self._parts if isinstance(part, PairText))
+    def _ids(self, part: TokenIds | RenderedText) -> TokenIds:
+        return self._encoded[part.piece].ids if isinstance(part, RenderedText) else part
 
-    def _text_with(self, slot: PairSlot, draft: _Draft) -> RenderedText:
-        return next(text for text in self._texts(draft) if slot in text.slots)
+    def _text(self, draft: _Draft, slot: PairSlot) -> RenderedText:
+        part = draft.parts[self._place[slot]]
+        assert isinstance(part, RenderedText), "the place of a slot is a text"
+        return part
 
-    def _render(self, part: PairText, draft: _Draft) -> RenderedText:
-        query = draft.query.text if part.has("query") else None
-        document = draft.document if part.has("document") else None
-        key = (part, query, document)
-        if key not in self._rendered:
-            self._rendered[key] = part.render(draft.query.text, draft.document)
-        return self._rendered[key]
+    def _draft(self, index: int, query: _FittedQuery, document: str, *, uncut_tokens: int | None = None) -> _Draft:
+        parts = (part.render(query.text, document) if isinstance(part, PairText) else part for part in self._parts)
+        return _Draft(index, query, document, tuple(parts), uncut_tokens)
 
     def _encode(self, pieces: Iterable[TextPiece], *, spans: bool) -> None:
         wanted = {

@@ -21,9 +21,9 @@ class RenderedText:
     slots: dict[PairSlot, tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class PairText:
-    """A text with a place for the query, the document, or both. Each is its own dictionary key.
+    """A text with a place for the query, the document, or both.
 
     Args:
         segments: Literals, and the names of slots.
@@ -34,8 +34,9 @@ class PairText:
     starts_text: bool
     tracked: PairSlot
 
-    def has(self, slot: PairSlot) -> bool:
-        return slot in self.segments
+    @property
+    def slots(self) -> list[PairSlot]:
+        return [segment for segment in self.segments if not isinstance(segment, Text)]
 
     def render(self, query: str, document: str) -> RenderedText:
         slots: dict[PairSlot, tuple[int, int]] = {}
