@@ -29,14 +29,21 @@ class CpuKernels:
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
         wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return (wide * scale * weight.float()).to(x.dtype)
+        if wide is x:  # float32 in: do not scale the caller's tensor
+            wide = x.clone()
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.rsqrt(length.square_().div_(x.shape[-1]).add_(eps))
+        return wide.mul_(scale).mul_(weight).to(x.dtype)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         checks.check_rotate(x, cos, sin)
-        first, second = x.float().chunk(2, dim=-1)
+        half = x.shape[-1] // 2
+        first, second = x[..., :half], x[..., half:]
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+        turned = torch.empty(x.shape, dtype=torch.float32)
+        torch.mul(first, cos, out=turned[..., :half]).addcmul_(second.float(), sin, value=-1)
+        torch.mul(second, cos, out=turned[..., half:]).addcmul_(first.float(), sin)
+        return turned.to(x.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_swiglu(gate_up)
