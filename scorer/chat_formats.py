@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import get_args
 
-from scorer.templates import MarkName, TemplateError
+from scorer.template_types import MarkName, TemplateError
 from scorer.toml_table import TomlTable
 
 _MARKS: tuple[MarkName, ...] = get_args(MarkName)

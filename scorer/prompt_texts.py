@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from scorer.template_layout import LayoutPart, SpecialToken, TextRun
-from scorer.templates import Order, Text
+from scorer.template_types import Order, Text
 from scorer.text_tokens import TextPiece
 
 PairSlot: TypeAlias = Literal["query", "document"]

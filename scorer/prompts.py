@@ -11,7 +11,7 @@ from scorer.prompt_batch import PromptBatch
 from scorer.prompt_texts import fill_layout
 from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
 from scorer.template_layout import Layout, TemplateBinder
-from scorer.templates import Order, Template, TemplateError
+from scorer.template_types import Order, Template, TemplateError
 from scorer.text_tokens import TextEncoder, TextMemo, TextPiece, read_only_ids
 from scorer.tokenizer_files import LoadedTokenizer
 

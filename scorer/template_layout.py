@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 
 from scorer.chat_formats import ChatFormat, prompt_bos
 from scorer.safe_cuts import SafeCuts
-from scorer.templates import Mark, Order, Piece, Slot, Template, TemplateError, Text
+from scorer.template_types import Mark, Order, Piece, Slot, Template, TemplateError, Text
 from scorer.tokenizer_files import LoadedTokenizer
 
 

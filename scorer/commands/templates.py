@@ -1,0 +1,53 @@
+"""``scorer templates``: which templates there are, and whether one's own is right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from scorer.templates import Template
+
+
+@click.command("templates")
+@click.argument("name", required=False)
+def command(*, name: str | None) -> None:
+    """List the templates and chat formats, or show one template.
+
+    NAME is ``name``, ``name@version``, or the path of a template file of your own, which is
+    checked as it would be at start-up.
+    """
+    from scorer.chat_formats import builtin_chat_formats
+    from scorer.templates import TemplateError, builtin_templates, find_template
+
+    if name is None:
+        for template in builtin_templates():
+            click.echo(f"{template.id:<22}{template.readout:<12}{', '.join(template.orders)}")
+            click.echo(f"    {template.description}")
+        click.echo("\nchat formats")
+        for chat in builtin_chat_formats().values():
+            click.echo(f"{chat.name:<22}{chat.description}")
+        return
+    try:
+        click.echo(_describe(find_template(name)))
+    except TemplateError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _describe(template: Template) -> str:
+    facts = {
+        "template": template.id,
+        "description": template.description,
+        "readout": template.readout,
+        "labels": ", ".join(
+            f"{label} (its probability is the score)" if label == template.positive else label
+            for label in template.labels
+        ),
+        "orders": ", ".join(template.orders),
+        "join": template.join,
+        "special tokens": ", ".join(template.special_tokens),
+        "instruction": template.instruction,
+        "system": template.system,
+    }
+    return "\n".join(f"{name + ':':<16}{value}" for name, value in facts.items() if value)

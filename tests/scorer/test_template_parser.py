@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from scorer.template_parser import parse_template
+from scorer.template_types import Mark, Piece, Slot, TemplateError, Text
+
+GOOD = """
+name = "mine"
+version = 3
+description = "A template of my own"
+join = "piecewise"
+special_tokens = ["<|sep|>"]
+instruction = "Be strict."
+
+[readout]
+kind = "labels"
+labels = ["yes", "no"]
+positive = "yes"
+
+[orders]
+query_first = [
+    { text = "i: {instruction}", when = "instruction" },
+    "{user_open}q: {query}<|sep|>{{d}}: ",
+    "{document}\\nanswer:",
+]
+"""
+
+
+def changed(old: str, new: str) -> str:
+    assert GOOD.count(old) == 1
+    return GOOD.replace(old, new)
+
+
+def test_a_template_is_read_as_it_is_written() -> None:
+    template = parse_template(GOOD, source="mine.toml")
+
+    assert template.id == "mine@3"
+    assert (template.readout, template.labels, template.positive) == ("labels", ("yes", "no"), "yes")
+    assert (template.join, template.instruction, template.system) == ("piecewise", "Be strict.", "")
+    assert template.orders == ("query_first",)
+    assert template.layouts["query_first"] == (
+        Piece((Text("i: "), Slot("instruction")), when="instruction"),
+        Piece((Mark("user_open"), Text("q: "), Slot("query"), Text("<|sep|>{d}: "))),
+        Piece((Slot("document"), Text("\nanswer:"))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('join = "piecewise"', 'join = "glued"', ["join is 'glued'", "joined or piecewise"]),
+        ("version = 3", "version = 0", ["version is 0", "at least 1"]),
+        ("version = 3", "version = true", ["version is True"]),
+        ("version = 3", "", ["version is missing"]),
+        ("version = 3", "version = 3\ntemperature = 0.5", ["temperature is 0.5", "no such key", "version"]),
+        ('name = "mine"', 'name = "My Template"', ["name is 'My Template'", "hyphens"]),
+        ('name = "mine"', "name = 7", ["name is 7", "text"]),
+        ('kind = "labels"', 'kind = "regression"', ["readout.kind is 'regression'", "labels or likelihood"]),
+        ('["yes", "no"]', "[]", ["readout.labels is []", "at least one"]),
+        ('["yes", "no"]', '["yes", ""]', ["readout.labels is ['yes', '']", "none empty"]),
+        ('["yes", "no"]', '["yes", "yes"]', ["readout.labels", "no two alike"]),
+        ('["yes", "no"]', '"yes"', ["readout.labels is 'yes'", "a list"]),
+        ('positive = "yes"', 'positive = "maybe"', ["readout.positive is 'maybe'", "yes or no"]),
+        ('positive = "yes"', 'positive = "yes"\nscale = 5', ["readout.scale is 5", "no such key"]),
+        ("{query}", "{question}", ["orders.query_first is '{question}'", "a slot (system, instruction, query"]),
+        ("{query}", "{query!r}", ["orders.query_first is '{query}'"]),
+        ("{query}", "{}", ["orders.query_first is '{}'"]),
+        ("{query}", "{query", ["orders.query_first", "balanced braces"]),
+        ("{query}", "", ["orders.query_first is ['instruction', 'document']", "{query} is at fault"]),
+        ("{query}", "{query}{query}", ["orders.query_first", "{query} is at fault"]),
+        ("{document}\\nanswer", "\\nanswer", ["orders.query_first", "{document} is at fault"]),
+        ("{document}\\nanswer:", "{document}", ["orders.query_first", "text after the last slot"]),
+        ("query_first = [", "document_first = [", ["orders.document_first", "in the order that the key says"]),
+        ("query_first = [", "any = [", ["orders.any is", "no such key"]),
+        ('when = "instruction"', 'when = "system"', ["orders.query_first is 'system'", "{instruction}"]),
+        ('when = "instruction"', 'when = "never"', ["orders.query_first.0.when is 'never'", "chat or plain"]),
+        ('when = "instruction"', 'if = "chat"', ["orders.query_first.0.when is missing"]),
+        ('"{document}\\nanswer:",', '"{document}\\nanswer:", 5,', ["orders.query_first is 5", "texts and tables"]),
+        ('"Be strict."', '"Be <|sep|> strict."', ["instruction is 'Be <|sep|> strict.'", "belongs in a literal"]),
+        ('"Be strict."', '"Be strict."\nsystem = "You judge."', ["system is 'You judge.'", "no slot {system}"]),
+        ('["<|sep|>"]', '["<|sep|>", "<|gap|>"]', ["special_tokens is '<|gap|>'", "named in a literal"]),
+        ('["<|sep|>"]', '["<|sep|>", ""]', ["special_tokens is ''"]),
+        ("[orders]", "[orders", ["not TOML"]),
+    ],
+)
+def test_a_wrong_template_is_refused_by_file_key_and_value(old: str, new: str, words: list[str]) -> None:
+    with pytest.raises(TemplateError) as refusal:
+        parse_template(changed(old, new), source="mine.toml")
+
+    message = str(refusal.value)
+    assert message.startswith("mine.toml: ")
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_a_template_without_orders_is_refused() -> None:
+    with pytest.raises(TemplateError, match=r"orders is .*document_first, query_first"):
+        parse_template(GOOD[: GOOD.index("query_first")], source="mine.toml")
+
+
+def test_a_likelihood_template_ends_in_the_query() -> None:
+    readout = GOOD[GOOD.index('kind = "labels"') : GOOD.index("[orders]")]
+    likelihood = GOOD.replace(readout, 'kind = "likelihood"\n').replace('"{document}\\nanswer:"', '"{document}"')
+    for order in (likelihood, likelihood.replace("query_first", "document_first")):
+        with pytest.raises(TemplateError, match=r"orders\.(query|document)_first"):
+            parse_template(order, source="mine.toml")
+
+
+def test_labels_of_a_likelihood_template_are_refused() -> None:
+    with pytest.raises(TemplateError, match=r"readout\.(labels|positive) .*no such key"):
+        parse_template(changed('kind = "labels"', 'kind = "likelihood"'), source="mine.toml")
+
+
+def test_orders_with_different_slots_are_refused() -> None:
+    other = GOOD + 'document_first = ["d: {document} q: {query} answer:"]\n'
+
+    with pytest.raises(TemplateError, match="the same slots in every order"):
+        parse_template(other, source="mine.toml")
