@@ -8,6 +8,7 @@ from engine.api import Engine, EngineObserver
 from engine.errors import (
     CheckpointError,
     DeadlineExceeded,
+    DeviceError,
     EngineClosed,
     EngineError,
     EngineFault,
@@ -39,6 +40,7 @@ from engine.records import (
 __all__ = [
     "CheckpointError",
     "DeadlineExceeded",
+    "DeviceError",
     "Engine",
     "EngineClosed",
     "EngineError",

@@ -32,7 +32,7 @@ class ExtendBatch:
     """What one forward pass gets.
 
     Args:
-        tokens, positions: ``[T]`` int64, packed depth first.
+        tokens, positions: ``[T]`` int64, packed depth first. All tensors are on the engine's device.
         spans: For all layers but the last.
         read_rows: ``[R]`` int64, ascending packed rows whose final hidden state is wanted.
         read_spans: The same spans for those rows alone; for the last layer.
@@ -81,8 +81,8 @@ class _SpanList:
         )
 
 
-def build_batch(step: Step, block_size: int) -> ExtendBatch:
-    """Lay a step out; once per step, reused by every layer."""
+def build_batch(step: Step, block_size: int, device: torch.device) -> ExtendBatch:
+    """Lay a step out and take it to the device; once per step, reused by every layer."""
     trie = step.trie
     tokens = np.empty(trie.num_fresh, dtype=np.int64)
     positions = np.empty(trie.num_fresh, dtype=np.int32)
@@ -107,16 +107,25 @@ def build_batch(step: Step, block_size: int) -> ExtendBatch:
     ]
     table = spans.table(positions, block_size)
     keep_rows, keep_slots = _kept(step, block_size)
+    columns = _to_device([tokens, positions.astype(np.int64), wanted, keep_rows, keep_slots], device)
     return ExtendBatch(
-        tokens=torch.from_numpy(tokens),
-        positions=torch.from_numpy(positions.astype(np.int64)),
+        tokens=columns[0],
+        positions=columns[1],
         spans=table,
-        read_rows=torch.from_numpy(wanted),
+        read_rows=columns[2],
         read_spans=_for_rows(table, wanted),
-        keep_rows=torch.from_numpy(keep_rows),
-        keep_slots=torch.from_numpy(keep_slots),
+        keep_rows=columns[3],
+        keep_slots=columns[4],
         reads=reads,
     )
+
+
+def _to_device(columns: list[SlotArray], device: torch.device) -> tuple[Tensor, ...]:
+    """The arrays as tensors of ``device``, with one copy that the host does not wait for."""
+    joined = torch.from_numpy(np.concatenate(columns))
+    if device.type == "cuda":
+        joined = joined.pin_memory().to(device, non_blocking=True)
+    return torch.split(joined, [len(column) for column in columns])
 
 
 def _add_spans(spans: _SpanList, node: TrieNode, block_size: int) -> None:

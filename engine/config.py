@@ -18,6 +18,8 @@ class EngineConfig:
         max_queued_tokens: New positions that may wait; a single larger task is accepted when
             nothing else waits.
         dtype: Type of weights, activations and KV. ``float32`` is for judging.
+        device: Where weights and KV live. ``cuda`` takes the current CUDA device.
+        kernels: Which kernel set runs a step. ``auto``: ``triton`` on CUDA, ``cpu`` on a CPU.
         num_threads: Threads of the tensor library; None takes the processors available.
 
     Raises:
@@ -30,8 +32,8 @@ class EngineConfig:
     max_row_tokens: int | None = None
     max_queued_tokens: int = 262_144
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    device: Literal["cpu"] = "cpu"
-    kernels: Literal["auto", "cpu", "reference"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
+    kernels: Literal["auto", "cpu", "triton", "reference"] = "auto"
     num_threads: int | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +46,8 @@ class EngineConfig:
             _in_range("max_row_tokens", self.max_row_tokens, 1, 1 << 24)
         if self.num_threads is not None:
             _in_range("num_threads", self.num_threads, 1, 1024)
+        if (self.device, self.kernels) in {("cuda", "cpu"), ("cuda", "reference")}:
+            raise ValueError(f"kernels {self.kernels!r} do not run on device {self.device!r}; use 'triton' or 'auto'")
 
 
 def _in_range(name: str, value: int, low: int, high: int) -> None:

@@ -8,6 +8,7 @@
       EngineClosed        the engine is draining or has stopped           retryable elsewhere
       EngineFault         a step failed; every task in it is lost         not retryable here
       CheckpointError     the model cannot be loaded; start-up only       fix the files
+      DeviceError         the device cannot be used; start-up only        fix the settings
 
 Every submitted task ends exactly once: with a result or with one of these.
 """
@@ -66,3 +67,7 @@ class EngineFault(EngineError):
 
 class CheckpointError(EngineError):
     """A model folder or file cannot be turned into a model; names the file, tensor or field."""
+
+
+class DeviceError(EngineError):
+    """The device is missing or too old, or its memory holds not even one block of KV."""

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.errors import CheckpointError
+from engine.errors import DeviceError
 from engine.model_config import ModelConfig
 
-_SHARE_OF_FREE_MEMORY = 0.25
+# a sidecar shares its host with a retriever; a GPU is its own, less what a step works in
+_SHARE_OF_FREE_MEMORY = {"cpu": 0.25, "cuda": 0.85}
 
 
 class KvPool:
@@ -21,10 +22,12 @@ class KvPool:
     piece for a kernel, and a run of neighbouring blocks is a matrix view.
     """
 
-    def __init__(self, config: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         shape = (config.num_layers, config.num_kv_heads, num_blocks * block_size, config.head_dim)
-        self.keys: Tensor = torch.empty(shape, dtype=dtype)
-        self.values: Tensor = torch.empty(shape, dtype=dtype)
+        self.keys: Tensor = torch.empty(shape, dtype=dtype, device=device)
+        self.values: Tensor = torch.empty(shape, dtype=dtype, device=device)
 
     @property
     def num_bytes(self) -> int:
@@ -36,22 +39,27 @@ class KvPool:
 
 
 def count_blocks(model: ModelConfig, config: EngineConfig, *, element_bytes: int, free_bytes: int) -> int:
-    """How many blocks the pool gets: what the operator gave, or a quarter of what is free.
+    """How many blocks the pool gets: what the operator gave, or a share of what is free.
 
     Raises:
-        CheckpointError: not even one block fits.
+        DeviceError: not even one block fits.
     """
     block_bytes = model.kv_bytes_per_token(element_bytes) * config.block_size
-    wanted = config.pool_bytes if config.pool_bytes is not None else int(free_bytes * _SHARE_OF_FREE_MEMORY)
+    wanted = (
+        config.pool_bytes if config.pool_bytes is not None else int(free_bytes * _SHARE_OF_FREE_MEMORY[config.device])
+    )
     if wanted < block_bytes:
-        raise CheckpointError(
-            f"the KV pool has {wanted} bytes; one block of {config.block_size} tokens is {block_bytes}"
-        )
+        raise DeviceError(f"the KV pool has {wanted} bytes; one block of {config.block_size} tokens is {block_bytes}")
     return wanted // block_bytes
 
 
-def free_memory() -> int:
-    """Bytes that this process may still take: the host's, or the container's if that is less."""
+def free_memory(device: torch.device) -> int:
+    """Bytes that this process may still take on ``device``.
+
+    For the CPU the host's, or the container's if that is less.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     available = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -48,7 +48,8 @@ class Decoder:
             head_dim=config.head_dim,
             scale=config.head_dim**-0.5,
         )
-        self._cos, self._sin = rotary_tables(config)
+        self.device = weights.embedding.device
+        self._cos, self._sin = (table.to(self.device) for table in rotary_tables(config))
 
     def _prepare(self, layer: LayerWeights) -> _Layer:
         pack = self._kernels.pack_linear

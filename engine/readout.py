@@ -40,7 +40,7 @@ def _denominators(
     if not wanted:
         return {}
     places = sorted(wanted)
-    sums = kernels.log_sum_exp(hidden[torch.tensor(places)], head)
+    sums = kernels.log_sum_exp(hidden[_index(places, hidden)], head)
     return dict(zip(places, sums.tolist(), strict=True))
 
 
@@ -51,8 +51,8 @@ def _read_labels(
     for read in reads:
         by_count[len(_label_readout(read).label_ids)].append(read)
     for group in by_count.values():
-        places = torch.tensor([read.places[-1] for read in group])
-        ids = torch.tensor([_label_readout(read).label_ids for read in group])
+        places = _index([read.places[-1] for read in group], hidden)
+        ids = torch.tensor([_label_readout(read).label_ids for read in group], device=hidden.device)
         logits = kernels.label_logits(hidden[places], head, ids).tolist()
         for read, row_logits in zip(group, logits, strict=True):
             log_sum_exp = denominators[read.places[-1]] if _label_readout(read).log_sum_exp else None
@@ -72,7 +72,7 @@ def _read_targets(
         done = len(read.row.state.log_probs)
         places += read.places
         ids += target[done : done + len(read.places)].tolist()
-    logits = kernels.label_logits(hidden[torch.tensor(places)], head, torch.tensor(ids).unsqueeze(1))
+    logits = kernels.label_logits(hidden[_index(places, hidden)], head, _index(ids, hidden).unsqueeze(1))
     log_probs = [logit - denominators[place] for place, logit in zip(places, logits.flatten().tolist(), strict=True)]
     first = 0
     for read in reads:
@@ -87,6 +87,10 @@ def _read_targets(
 def _finish(state: RowState, outcome: Outcome, numbers: Sequence[float]) -> None:
     finite = all(math.isfinite(number) for number in numbers)
     state.outcome = outcome if finite else Unscored(reason="non_finite")
+
+
+def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.int64, device=like.device)
 
 
 def _label_readout(read: RowReads) -> LabelReadout:

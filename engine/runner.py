@@ -18,7 +18,15 @@ import torch
 from engine.api import EngineObserver
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.config import EngineConfig
-from engine.errors import DeadlineExceeded, EngineClosed, EngineError, EngineFault, InvalidTask, OutOfCapacity
+from engine.errors import (
+    DeadlineExceeded,
+    DeviceError,
+    EngineClosed,
+    EngineError,
+    EngineFault,
+    InvalidTask,
+    OutOfCapacity,
+)
 from engine.kv_pool import KvPool, count_blocks, free_memory
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
@@ -41,6 +49,7 @@ from kernels import load_kernels
 
 _LOG = logging.getLogger(__name__)
 _RETRY_LIMIT_S = 60.0
+_OLDEST_CUDA_MAJOR = 8  # Ampere: the first with bfloat16 matrix units and asynchronous copies
 
 
 class EngineThread:
@@ -265,9 +274,11 @@ def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserve
     """Load the model and start the engine's thread.
 
     Raises:
-        CheckpointError: the model cannot be loaded, or its pool does not fit.
+        CheckpointError: the model cannot be loaded.
+        DeviceError: the device is missing or too old, or not one block fits its memory.
     """
     torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    _find_device(config)
     loaded = load_checkpoint(checkpoint, _dtype(config))
     engine = build_engine(loaded, config, observer)
     # what was built so far lives as long as the process: keep it out of every later collection
@@ -279,9 +290,11 @@ def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserve
 
 def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineObserver) -> EngineThread:
     """Wire an engine around a loaded model; :meth:`EngineThread.start` makes it run."""
-    model, dtype = checkpoint.config, _dtype(config)
-    kernels = load_kernels("cpu" if config.kernels == "auto" else config.kernels)
-    num_blocks = count_blocks(model, config, element_bytes=dtype.itemsize, free_bytes=free_memory())
+    model, dtype, device = checkpoint.config, _dtype(config), torch.device(config.device)
+    default = "triton" if device.type == "cuda" else "cpu"
+    kernels = load_kernels(default if config.kernels == "auto" else config.kernels, device)
+    decoder = Decoder(model, checkpoint.weights.to(device), kernels)
+    num_blocks = count_blocks(model, config, element_bytes=dtype.itemsize, free_bytes=free_memory(device))
     cache = PrefixCache(num_blocks=num_blocks, block_size=config.block_size)
     scheduler = Scheduler(cache, step_tokens=config.step_tokens)
     longest = min(config.max_row_tokens or model.max_positions, model.max_positions)
@@ -303,13 +316,29 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         max_queued_tokens=config.max_queued_tokens,
     )
     steps = StepRunner(
-        decoder=Decoder(model, checkpoint.weights, kernels),
-        pool=KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype),
+        decoder=decoder,
+        pool=KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype, device=device),
         cache=cache,
         scheduler=scheduler,
         kernels=kernels,
     )
     return EngineThread(info=info, cache=cache, scheduler=scheduler, steps=steps, observer=observer)
+
+
+def _find_device(config: EngineConfig) -> None:
+    """Raise before anything is loaded if the device is missing or too old.
+
+    Raises:
+        DeviceError: there is no CUDA device, or it has no bfloat16 matrix units.
+    """
+    if config.device != "cuda":
+        return
+    if not torch.cuda.is_available():
+        raise DeviceError("device 'cuda' was asked for, but PyTorch finds no CUDA device")
+    major, minor = torch.cuda.get_device_capability()
+    if major < _OLDEST_CUDA_MAJOR:
+        name = torch.cuda.get_device_name()
+        raise DeviceError(f"{name} has compute capability {major}.{minor}; {_OLDEST_CUDA_MAJOR}.0 or newer is needed")
 
 
 def _dtype(config: EngineConfig) -> torch.dtype:

@@ -47,7 +47,7 @@ class StepRunner:
 
     @torch.inference_mode()
     def _execute(self, step: Step, began: float) -> StepStats:
-        batch = build_batch(step, self._cache.block_size)
+        batch = build_batch(step, self._cache.block_size, self._decoder.device)
         scheduled = time.perf_counter()
         hidden = self._decoder.forward(batch, self._pool)
         prefilled = time.perf_counter()

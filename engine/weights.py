@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import torch
 from torch import Tensor
 
 
@@ -25,3 +26,16 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [d]
     head: Tensor  # [V, d]; the embedding itself where the two are tied
+
+    def to(self, device: torch.device) -> ModelWeights:
+        """The same weights on ``device``; a tied head stays tied."""
+        embedding = self.embedding.to(device)
+        return ModelWeights(
+            embedding=embedding,
+            layers=tuple(
+                LayerWeights(**{field.name: getattr(layer, field.name).to(device) for field in fields(layer)})
+                for layer in self.layers
+            ),
+            final_norm=self.final_norm.to(device),
+            head=embedding if self.head is self.embedding else self.head.to(device),
+        )

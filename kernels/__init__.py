@@ -1,14 +1,16 @@
 """The tensor operations of a decoder step, each with a plain judge.
 
-Sets that implement one contract (:class:`kernels.api.KernelSet`): ``cpu`` is tuned for a
-CPU, ``reference`` is the float32 judge.
+Sets that implement one contract (:class:`kernels.api.KernelSet`): ``triton`` for NVIDIA
+GPUs, ``cpu`` tuned for a CPU, ``reference`` the float32 judge.
 """
+
+import torch
 
 from kernels.api import KernelSet
 
 
-def load_kernels(name: str) -> KernelSet:
-    """The kernel set called ``name``; only that set is imported.
+def load_kernels(name: str, device: torch.device) -> KernelSet:
+    """The kernel set called ``name``, for tensors on ``device``; only that set is imported.
 
     Raises:
         ValueError: no set has that name.
@@ -22,4 +24,8 @@ def load_kernels(name: str) -> KernelSet:
             from kernels.reference import ReferenceKernels  # noqa: PLC0415
 
             return ReferenceKernels()
-    raise ValueError(f"no kernel set is called {name!r}; there are 'cpu' and 'reference'")
+        case "triton":
+            from kernels.triton import TritonKernels  # noqa: PLC0415
+
+            return TritonKernels(device)
+    raise ValueError(f"no kernel set is called {name!r}; there are 'cpu', 'triton' and 'reference'")
