@@ -19,6 +19,7 @@ ASKS = [pytest.param(ask, id=str(ask)) for ask in rule_asks()]
 ALERTS = [pytest.param(rule, id=rule["alert"]) for rule in rules() if "alert" in rule]
 RECORDED = {rule["record"] for rule in rules() if "record" in rule}
 FROM_PROMETHEUS = {"up"}
+RULE_TESTS = ("alerts_test.yml", "alerts_long_test.yml")
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is missing")
 
@@ -31,8 +32,8 @@ def promtool(*arguments: str) -> str:
 
 
 def rule_tests() -> list[dict[str, Any]]:
-    tests: list[dict[str, Any]] = yaml.safe_load((FOLDER / "alerts_test.yml").read_text(encoding="utf-8"))["tests"]
-    return [alert for test in tests for alert in test.get("alert_rule_test", [])]
+    files = [yaml.safe_load((FOLDER / name).read_text(encoding="utf-8")) for name in RULE_TESTS]
+    return [alert for file in files for test in file["tests"] for alert in test.get("alert_rule_test", [])]
 
 
 @needs_promtool
@@ -44,8 +45,9 @@ def test_rules_are_valid() -> None:
 
 
 @needs_promtool
-def test_rule_tests_pass() -> None:
-    assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
+@pytest.mark.parametrize("name", RULE_TESTS)
+def test_rule_tests_pass(name: str) -> None:
+    assert "SUCCESS" in promtool("test", "rules", name)
 
 
 @needs_promtool
