@@ -112,6 +112,7 @@ def test_a_missing_tensor_is_named(folder: Path, name: str, said: str) -> None:
         "model.layers.2.input_layernorm.weight",
         "score.weight",
         "rotary_emb.inv_freq",
+        "model.layers.0.self_attn.rotary_emb.inv_freq.scale",
     ],
 )
 def test_a_tensor_without_a_use_is_named(folder: Path, name: str) -> None:
