@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import ClassVar
 
-import pytest
 import torch
 
 from kernels.api import KernelSet
+from kernels.cpu import CpuKernels
 from kernels.reference import ReferenceKernels
 from tests.kernels.contract import KernelContract
 
@@ -19,11 +17,6 @@ class TestReference(KernelContract):
     dtypes = (torch.float32, torch.bfloat16)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("kernels.cpu") is None, reason="kernels.cpu is not there")
 class TestCpu(KernelContract):
+    kernels: ClassVar[KernelSet] = CpuKernels()
     dtypes = (torch.float32, torch.bfloat16)
-
-    @pytest.fixture(autouse=True, scope="class")
-    @classmethod
-    def make_kernels(cls) -> None:
-        cls.kernels = importlib.import_module("kernels.cpu").CpuKernels()
