@@ -185,6 +185,12 @@ def test_the_roles_and_the_template_come_from_the_metadata(tmp_path: Path, smoll
     assert loaded.chat_template == "{{ messages }}"
 
 
+def test_strings_of_special_tokens_are_parsed_until_told_otherwise(folder: Path) -> None:
+    loaded = load_tokenizer(folder)
+
+    assert loaded.tokenizer.encode("<|end|><|start|>").ids == [0, 1]
+
+
 def test_a_file_without_roles_has_none(tmp_path: Path, smollm: Tokenizer) -> None:
     path = write_gguf(tmp_path / "model.gguf", smollm, "smollm", bos_token_id=None, eos_token_id=None)
 
