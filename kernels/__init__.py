@@ -18,8 +18,9 @@ def load_kernels(name: str, device: torch.device) -> KernelSet:
     match name:
         case "cpu":
             from kernels.cpu import CpuKernels  # noqa: PLC0415  a set may need what another machine lacks
+            from kernels.native import load_native_ops  # noqa: PLC0415
 
-            return CpuKernels()
+            return CpuKernels(load_native_ops())
         case "reference":
             from kernels.reference import ReferenceKernels  # noqa: PLC0415
 

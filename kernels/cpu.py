@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels import checks
 from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
 from kernels.cpu_attention import CpuPlan, attend, make_plan
+from kernels.native import NativeOps
 
 _VOCABULARY_CHUNK = 8192
 
@@ -16,10 +17,13 @@ _VOCABULARY_CHUNK = 8192
 class CpuKernels:
     """Implements :class:`kernels.api.KernelSet` with operations that PyTorch fuses on a CPU.
 
+    Elementwise operations on bfloat16 run natively where :mod:`kernels.native` could be built.
     Judge: ``kernels.reference.ReferenceKernels``.
     """
 
-    name = "cpu"
+    def __init__(self, native: NativeOps | None = None) -> None:
+        self._native = native
+        self.name = "cpu" if native is None else "cpu-native"
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
@@ -28,6 +32,8 @@ class CpuKernels:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
+        if self._native is not None and x.dtype == weight.dtype == torch.bfloat16 and x.stride(-1) == 1:
+            return self._native.rms_norm(x, weight, eps)
         wide = x.float()
         if wide is x:  # float32 in: do not scale the caller's tensor
             wide = x.clone()
@@ -37,6 +43,8 @@ class CpuKernels:
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         checks.check_rotate(x, cos, sin)
+        if self._native is not None and x.dtype == torch.bfloat16 and x.stride()[1:] == (x.shape[2], 1):
+            return self._native.rotate(x, cos.contiguous(), sin.contiguous())
         half = x.shape[-1] // 2
         first, second = x[..., :half], x[..., half:]
         cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
@@ -47,6 +55,8 @@ class CpuKernels:
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_swiglu(gate_up)
+        if self._native is not None and gate_up.dtype == torch.bfloat16 and gate_up.is_contiguous():
+            return self._native.swiglu(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
@@ -75,7 +85,7 @@ class CpuKernels:
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
-        return attend(query, key, value, key_pool, value_pool, plan, shape)
+        return attend(query, key, value, key_pool, value_pool, plan, shape, self._native)
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids)

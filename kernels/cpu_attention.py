@@ -20,6 +20,7 @@ from torch import Tensor
 
 from kernels.api import AttentionShape, SpanTable
 from kernels.checks import SpanReach, check_spans
+from kernels.native import NativeOps
 
 # a causal span up to the last length is padded to the next of these and batched with its like
 _PADDED_LENGTHS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
@@ -125,8 +126,9 @@ def attend(
     value_pool: Tensor,
     plan: CpuPlan,
     shape: AttentionShape,
+    native: NativeOps | None = None,
 ) -> Tensor:
-    """See :meth:`kernels.api.KernelSet.attend`."""
+    """See :meth:`kernels.api.KernelSet.attend`. ``native`` merges partial results where it can."""
     num_queries, num_heads, head_dim = query.shape
     kv_heads = shape.num_kv_heads
     group = num_heads // kv_heads
@@ -144,7 +146,7 @@ def attend(
         flat = folded[:, rows].reshape(1, kv_heads, -1, head_dim)
         mask = None if shape.window is None else _window_mask(plan, span, shape.window, group)
         part, part_lse = _softmax_attention(flat, keys[None], values[None], mask, shape)
-        _merge(out[:, rows], lse[:, rows], part.view_as(out[:, rows]), part_lse.view_as(lse[:, rows]))
+        _merge(out[:, rows].flatten(1, 2), lse[:, rows].flatten(1), part[0], part_lse[0], native)
     return out[:, :num_queries].transpose(0, 1).reshape(num_queries, num_heads, head_dim).to(query.dtype)
 
 
@@ -220,8 +222,11 @@ def _flash(
     return out, lse
 
 
-def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
-    """Fold a partial result into ``out`` and ``lse`` in place."""
+def _merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, native: NativeOps | None) -> None:
+    """Fold a partial result ``[H_kv, rows, D]`` into ``out`` and ``lse`` in place."""
+    if native is not None and part.dtype == torch.bfloat16:
+        native.merge(out, lse, part.contiguous(), part_lse.contiguous())
+        return
     total = torch.logaddexp(lse, part_lse)
     out.mul_(torch.exp(lse - total).unsqueeze(-1))
     out.addcmul_(part.float(), torch.exp(part_lse - total).unsqueeze(-1))

@@ -1,0 +1,120 @@
+/* The elementwise operations of a decoder step on a CPU, bfloat16 in and out, float32 inside.
+ *
+ * PyTorch runs each of these as several passes over memory; here each is one. Rows are spread
+ * over OpenMP threads, the same pool that PyTorch uses. Judge: kernels.reference.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef uint16_t bf16;
+
+/* fewer elements than this are done before a second thread has woken up */
+#define PARALLEL_FROM 16384
+
+static inline float widen(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* to nearest, ties to even; a NaN stays one because its top mantissa bit is set first */
+static inline bf16 narrow(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    uint32_t quiet = (bits >> 16) | 0x40;
+    return (bf16)((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+
+/* exp by range reduction to [-ln2/2, ln2/2] and the Cephes polynomial; relative error below 2e-7 */
+static inline float exp_approx(float x) {
+    x = x < -87.0f ? -87.0f : x; /* comparisons, not fminf: those are calls unless NaN is ruled out */
+    x = x > 88.0f ? 88.0f : x;
+    float n = rintf(x * 1.44269504f);
+    float f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * f + 1.3981999507e-3f;
+    p = p * f + 8.3334519073e-3f;
+    p = p * f + 4.1665795894e-2f;
+    p = p * f + 1.6666665459e-1f;
+    p = p * f + 5.0000001201e-1f;
+    p = p * f * f + f + 1.0f;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return p * scale;
+}
+
+/* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight; rows of x are x_stride apart, rows of out are dense */
+void rms_norm(const bf16 *restrict x, const bf16 *restrict weight, bf16 *restrict out, int64_t rows, int64_t width,
+              int64_t x_stride, float eps) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *from = x + r * x_stride;
+        bf16 *to = out + r * width;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < width; i++) {
+            float value = widen(from[i]);
+            sum += value * value;
+        }
+        float scale = 1.0f / sqrtf(sum / (float)width + eps);
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(from[i]) * scale * widen(weight[i]));
+    }
+}
+
+/* out[r] = silu(gate) * up, where row r of x holds gate and then up, width elements each */
+void swiglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *gate = x + r * 2 * width, *up = gate + width;
+        bf16 *to = out + r * width;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float value = widen(gate[i]);
+            to[i] = narrow(value / (1.0f + exp_approx(-value)) * widen(up[i]));
+        }
+    }
+}
+
+/* Rotary embedding of heads of 2 * half elements, pairs (i, i + half); cos and sin are [rows, half].
+ * Heads of a row follow each other in x; rows are x_stride apart. out is dense. */
+void rotate(const bf16 *restrict x, const float *restrict cos, const float *restrict sin, bf16 *restrict out,
+            int64_t rows, int64_t heads, int64_t half, int64_t x_stride) {
+#pragma omp parallel for schedule(static) if (rows * heads * half > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *c = cos + r * half, *s = sin + r * half;
+        for (int64_t h = 0; h < heads; h++) {
+            const bf16 *from = x + r * x_stride + h * 2 * half;
+            bf16 *to = out + (r * heads + h) * 2 * half;
+#pragma omp simd
+            for (int64_t i = 0; i < half; i++) {
+                float first = widen(from[i]), second = widen(from[i + half]);
+                to[i] = narrow(first * c[i] - second * s[i]);
+                to[i + half] = narrow(second * c[i] + first * s[i]);
+            }
+        }
+    }
+}
+
+/* Fold a partial attention result into a running one: log-sum-exps are natural, part is bfloat16.
+ * Rows are heads x queries; row r of head h is at h * stride + r in units of one row. */
+void merge(float *restrict out, float *restrict lse, const bf16 *restrict part, const float *restrict part_lse,
+           int64_t heads, int64_t rows, int64_t width, int64_t stride) {
+#pragma omp parallel for collapse(2) schedule(static) if (heads * rows * width > PARALLEL_FROM)
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t at = h * stride + r, from = h * rows + r;
+            float high = lse[at] > part_lse[from] ? lse[at] : part_lse[from];
+            float old = expf(lse[at] - high), new = expf(part_lse[from] - high);
+            float keep = old / (old + new), add = new / (old + new);
+            lse[at] = high + logf(old + new);
+            float *to = out + at * width;
+            const bf16 *source = part + from * width;
+#pragma omp simd
+            for (int64_t i = 0; i < width; i++) to[i] = to[i] * keep + widen(source[i]) * add;
+        }
+}

@@ -1,0 +1,110 @@
+"""The C functions as operations on tensors, checked against PyTorch before anyone gets them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.native.build import find_library
+
+_LOG = logging.getLogger(__name__)
+_POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_SIGNATURES = {
+    "rms_norm": [_POINTER] * 3 + [_INT] * 3 + [_FLOAT],
+    "swiglu": [_POINTER] * 2 + [_INT] * 2,
+    "rotate": [_POINTER] * 4 + [_INT] * 4,
+    "merge": [_POINTER] * 4 + [_INT] * 4,
+}
+# one unit in the last place of bfloat16, relative; results are rounded once
+_TOLERANCE = 2.0**-7
+
+
+class NativeOps:
+    """One-pass elementwise operations on bfloat16 CPU tensors.
+
+    Callers have checked shapes and dtypes; memory layout is as each method says.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, arguments in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+        self._library = library
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.rms_norm`; elements of a row are adjacent."""
+        out = torch.empty(x.shape, dtype=x.dtype)
+        rows, width = x.shape
+        self._library.rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, x.stride(0), eps)
+        return out
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.swiglu`; ``gate_up`` is dense."""
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty(rows, width, dtype=gate_up.dtype)
+        self._library.swiglu(gate_up.data_ptr(), out.data_ptr(), rows, width)
+        return out
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.rotate`; heads of a row follow each other, tables are dense."""
+        out = torch.empty(x.shape, dtype=x.dtype)
+        rows, heads, width = x.shape
+        self._library.rotate(
+            x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr(), rows, heads, width // 2, x.stride(0)
+        )
+        return out
+
+    def merge(self, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
+        """Fold ``part`` ``[heads, rows, D]`` (dense bfloat16) into ``out`` (float32, rows dense) in place."""
+        heads, rows, width = part.shape
+        self._library.merge(
+            out.data_ptr(), lse.data_ptr(), part.data_ptr(), part_lse.data_ptr(), heads, rows, width, lse.stride(0)
+        )
+
+
+def load_native_ops() -> NativeOps | None:
+    """The operations, or None where they cannot be built or do not agree with PyTorch."""
+    path = find_library()
+    if path is None:
+        return None
+    try:
+        ops = NativeOps(ctypes.CDLL(str(path)))
+    except (OSError, AttributeError) as error:
+        _LOG.warning("%s cannot be loaded: %s", path, error)
+        return None
+    if not _agrees(ops):
+        _LOG.warning("%s disagrees with PyTorch on this processor and is not used", path)
+        return None
+    return ops
+
+
+def _agrees(ops: NativeOps) -> bool:
+    """Compare on sizes that are no multiple of any vector width."""
+    rng = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=rng).bfloat16()
+
+    x, weight = random(5, 77), random(77)
+    heads, angles = random(5, 3, 22), torch.randn(5, 11, generator=rng)
+    cos, sin = angles.cos(), angles.sin()
+    first, second = heads.float().chunk(2, dim=-1)
+    turned = (first * cos[:, None] - second * sin[:, None], second * cos[:, None] + first * sin[:, None])
+    gate_up = random(5, 154)
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    out, lse, part, part_lse = random(3, 7, 22).float(), random(3, 7).float(), random(3, 7, 22), random(3, 7).float()
+    total = torch.logaddexp(lse, part_lse)
+    merged = out * (lse - total).exp()[..., None] + part.float() * (part_lse - total).exp()[..., None]
+    ops.merge(out, lse, part, part_lse)
+    pairs = [
+        (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight.float(), 1e-5)),
+        (ops.rotate(heads, cos, sin), torch.cat(turned, dim=-1)),
+        (ops.swiglu(gate_up), F.silu(gate) * up),
+        (out, merged),
+        (lse, total),
+    ]
+    return all(torch.allclose(got.float(), wanted, rtol=_TOLERANCE, atol=1e-5) for got, wanted in pairs)

@@ -1,0 +1,64 @@
+"""The C library: built once, found again, refused when it is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.native import NativeOps, build, load_native_ops, ops
+
+COMPILER = shutil.which("cc")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
+
+
+@needs_compiler
+def test_second_build_finds_the_first(tmp_path: Path) -> None:
+    assert COMPILER is not None
+    first = build.build_library(tmp_path, "x86-64-v3", COMPILER)
+    stamp = first.stat().st_mtime_ns
+
+    assert build.build_library(tmp_path, "x86-64-v3", COMPILER) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert list(tmp_path.iterdir()) == [first]
+
+
+@needs_compiler
+@pytest.mark.parametrize("broken", ["+ eps", "* widen(up[i])", "- second * s[i]", "* add"])
+def test_library_that_computes_something_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    assert COMPILER is not None
+    source = build.SOURCE.read_text()
+    assert source.count(broken) >= 1
+    wrong = tmp_path / "elementwise.c"
+    wrong.write_text(source.replace(broken, "+ 0.5f" if broken.startswith(("+", "-")) else "* 0.5f"))
+    monkeypatch.setattr(build, "SOURCE", wrong)
+    library = build.build_library(tmp_path, "x86-64-v3", COMPILER)
+    monkeypatch.setattr(ops, "find_library", lambda: library)
+
+    assert load_native_ops() is None
+
+
+def test_without_a_compiler_there_are_no_native_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "_COMPILERS", ())
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+
+    assert load_native_ops() is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_input_stays_visible(tmp_path: Path, value: float) -> None:
+    assert COMPILER is not None
+    native = NativeOps(ctypes.CDLL(str(build.build_library(tmp_path, "x86-64-v3", COMPILER))))
+    gate_up = torch.ones(2, 40).bfloat16()
+    gate_up[1, 3] = value
+    weight = torch.ones(40).bfloat16()
+
+    assert not native.swiglu(gate_up)[1].isfinite().all()
+    assert native.swiglu(gate_up)[0].isfinite().all()
+    assert not native.rms_norm(gate_up, weight, 1e-5)[1].isfinite().all()
