@@ -147,7 +147,9 @@ class PrefixTree:
         """
         match = Match(self.root(namespace))
         if after is not None:
-            match.nodes = [node for node in after.nodes if node.end <= common]
+            # beyond `after.depth` the rows may agree with each other, but not with the last node
+            reached = min(common, after.depth)
+            match.nodes = [node for node in after.nodes if node.end <= reached]
             match.depth = match.nodes[-1].end if match.nodes else 0
         node = match.last
         while match.depth < len(tokens):
