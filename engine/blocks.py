@@ -76,7 +76,7 @@ class BlockAllocator:
         """Add one holder to each of ``blocks``, all of them held already and distinct.
 
         Raises:
-            ValueError: a block is free or comes twice; nothing has changed.
+            ValueError: a block is free, does not exist, or comes twice; nothing has changed.
         """
         held = self._checked(blocks)
         self._holders[held] += 1
@@ -85,7 +85,7 @@ class BlockAllocator:
         """Take one holder from each of ``blocks``; those left with none become free.
 
         Raises:
-            ValueError: a block is free already or comes twice; nothing has changed.
+            ValueError: a block is free already, does not exist, or comes twice; nothing has changed.
         """
         held = self._checked(blocks)
         self._holders[held] -= 1
@@ -95,6 +95,9 @@ class BlockAllocator:
         held = np.asarray(blocks, dtype=np.int64)
         if len(np.unique(held)) != len(held):
             raise ValueError(f"a block comes twice in {list(blocks)}")
+        outside = held[(held < 0) | (held >= self.num_blocks)]
+        if len(outside):
+            raise ValueError(f"block {int(outside[0])} does not exist; ids are 0 to {self.num_blocks - 1}")
         free = held[self._holders[held] == 0]
         if len(free):
             raise ValueError(f"block {int(free[0])} is not held")
