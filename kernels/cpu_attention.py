@@ -23,6 +23,7 @@ from kernels.checks import SpanReach, check_spans
 from kernels.native import NativeOps
 
 # a causal span up to the last length is padded to the next of these and batched with its like
+_HIDDEN = 1 << 30  # a position after every other
 _PADDED_LENGTHS = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 
 
@@ -43,20 +44,34 @@ class FullSpan:
 class CausalBatch:
     """Causal spans of like length: their queries and keys, padded to common lengths.
 
+    Padding comes last, so the causal rule alone hides padded keys from real queries.
+
     Args:
-        read, write: ``[n, Sq]`` query rows; padding reads row 0 and writes to row ``Q``.
-        keys: ``[n, Sk]`` packed rows; padding repeats the first.
-        query_positions: ``[n, Sq]``; padding is after everything.
-        key_positions: ``[n, Sk]``; padding is after everything but padded queries.
-        square: One span whose queries are exactly its keys.
+        read, write: ``[n * Sq]`` query rows; padding reads row 0 and writes to row ``Q``.
+        keys: ``[n * Sk]`` packed rows; padding repeats the first.
+        count: ``n``.
+        square: The queries of every span are exactly its keys, as in all layers but the last.
+        distance: ``[n, Sq, Sk]`` query position less key position; negative is not seen.
     """
 
     read: Tensor
     write: Tensor
     keys: Tensor
-    query_positions: Tensor
-    key_positions: Tensor
+    count: int
     square: bool
+    distance: Tensor
+    masks: dict[tuple[int, int | None, torch.dtype], Tensor]
+
+    def mask(self, group: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """``[n, 1, Sq * G, Sk]``, 0 or -inf; the same in every layer of one shape."""
+        key = (group, window, dtype)
+        if key not in self.masks:
+            hidden = self.distance < 0
+            if window is not None:
+                hidden |= self.distance >= window
+                hidden[hidden.all(-1)] = False  # padded queries may see anything
+            self.masks[key] = _as_mask(hidden, dtype).repeat_interleave(group, dim=1).unsqueeze(1)
+        return self.masks[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +120,20 @@ def _causal_batch(table: SpanTable, spans: np.ndarray[tuple[int], np.dtype[np.in
     place = np.arange(int(num_queries.max()))
     valid = place < num_queries
     read = np.where(valid, query_lo + place, 0)
-    last = np.iinfo(np.int32).max
     key_place = np.arange(int(num_keys.max()))
     key_valid = key_place < num_keys
+    keys = np.where(key_valid, key_lo + key_place, key_lo)
+    first = table.key_position[spans, None]
+    own = np.where(valid, table.positions[read], first + num_keys - 1)  # padding sees the whole span
+    distance = own[:, :, None] - np.where(key_valid, first + key_place, _HIDDEN)[:, None, :]
     return CausalBatch(
-        read=torch.from_numpy(read.astype(np.int64)),
-        write=torch.from_numpy(np.where(valid, read, table.num_queries).astype(np.int64)),
-        keys=torch.from_numpy(np.where(key_valid, key_lo + key_place, key_lo).astype(np.int64)),
-        query_positions=torch.from_numpy(np.where(valid, table.positions[read], last)),
-        key_positions=torch.from_numpy(np.where(key_valid, table.key_position[spans, None] + key_place, last)),
-        square=len(spans) == 1 and int(num_queries[0, 0]) == int(num_keys[0, 0]),
+        read=torch.from_numpy(read.astype(np.int64).ravel()),
+        write=torch.from_numpy(np.where(valid, read, table.num_queries).astype(np.int64).ravel()),
+        keys=torch.from_numpy(keys.astype(np.int64).ravel()),
+        count=len(spans),
+        square=bool((num_queries == num_keys).all()),
+        distance=torch.from_numpy(distance.astype(np.int32)),
+        masks={},
     )
 
 
@@ -138,7 +157,7 @@ def attend(
     out = torch.empty(kv_heads, num_queries + 1, group, head_dim)
     lse = torch.empty(kv_heads, num_queries + 1, group)
     for batch in plan.causal:
-        _run_causal(batch, folded, key, value, out, lse, shape)
+        _run_causal(batch, query, key, value, out, lse, shape)
     fresh_key, fresh_value = key.transpose(0, 1), value.transpose(0, 1)  # [H_kv, T, D]
     for span in plan.full:
         keys, values = _segment(span, fresh_key, fresh_value, key_pool, value_pool)
@@ -159,41 +178,36 @@ def _segment(span: FullSpan, key: Tensor, value: Tensor, key_pool: Tensor, value
 
 
 def _run_causal(
-    batch: CausalBatch, folded: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, shape: AttentionShape
+    batch: CausalBatch, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, shape: AttentionShape
 ) -> None:
-    kv_heads, _, group, head_dim = folded.shape
-    count, num_queries = batch.read.shape
-    keys = key[batch.keys].transpose(1, 2)  # [n, H_kv, Sk, D]
-    values = value[batch.keys].transpose(1, 2)
-    queries = folded[:, batch.read.flatten()].view(kv_heads, count, num_queries, group, head_dim).transpose(0, 1)
+    count, kv_heads = batch.count, shape.num_kv_heads
+    group, head_dim = shape.num_heads // kv_heads, query.shape[2]
+    queries = query.index_select(0, batch.read).view(count, -1, kv_heads, group, head_dim)
+    keys = key.index_select(0, batch.keys).view(count, -1, kv_heads, head_dim).transpose(1, 2)
+    values = value.index_select(0, batch.keys).view(count, -1, kv_heads, head_dim).transpose(1, 2)
     if batch.square and shape.window is None and shape.soft_cap is None:
-        apart = queries.permute(0, 1, 3, 2, 4).reshape(1, kv_heads * group, num_queries, head_dim)
+        apart = queries.flatten(2, 3).transpose(1, 2)  # [n, H, S, D]
         part, part_lse = _flash(apart, keys, values, None, shape.scale, causal=True)
-        part = part.view(1, kv_heads, group, num_queries, head_dim).transpose(2, 3)
-        part_lse = part_lse.view(1, kv_heads, group, num_queries).transpose(2, 3)
+        part = part.view(count, kv_heads, group, -1, head_dim).permute(1, 0, 3, 2, 4)
+        part_lse = part_lse.view(count, kv_heads, group, -1).permute(1, 0, 3, 2)
     else:
-        seen = batch.key_positions[:, None, :] <= batch.query_positions[:, :, None]  # [n, Sq, Sk]
-        if shape.window is not None:
-            near = batch.query_positions[:, :, None] - batch.key_positions[:, None, :] < shape.window
-            seen &= near | (batch.query_positions[:, :, None] == torch.iinfo(torch.int32).max)
-        mask = _as_mask(seen, queries.dtype).repeat_interleave(group, dim=1).unsqueeze(1)
-        flat = queries.reshape(count, kv_heads, num_queries * group, head_dim)
+        flat = queries.transpose(1, 2).reshape(count, kv_heads, -1, head_dim)
+        mask = batch.mask(group, shape.window, query.dtype)
         part, part_lse = _softmax_attention(flat, keys, values, mask, shape)
-        part = part.view(count, kv_heads, num_queries, group, head_dim)
-        part_lse = part_lse.view(count, kv_heads, num_queries, group)
-    target = batch.write.flatten()
-    out[:, target] = part.transpose(0, 1).reshape(kv_heads, -1, group, head_dim).float()
-    lse[:, target] = part_lse.transpose(0, 1).reshape(kv_heads, -1, group)
+        part = part.view(count, kv_heads, -1, group, head_dim).transpose(0, 1)
+        part_lse = part_lse.view(count, kv_heads, -1, group).transpose(0, 1)
+    out.index_copy_(1, batch.write, part.reshape(kv_heads, -1, group, head_dim).float())
+    lse.index_copy_(1, batch.write, part_lse.reshape(kv_heads, -1, group))
 
 
 def _window_mask(plan: CpuPlan, span: FullSpan, window: int, group: int) -> Tensor:
     keys = torch.arange(span.key_position, span.key_position + span.length)
-    seen = plan.positions[span.low : span.high, None] - keys < window
-    return _as_mask(seen, torch.float32).repeat_interleave(group, dim=0)
+    hidden = plan.positions[span.low : span.high, None] - keys >= window
+    return _as_mask(hidden, torch.float32).repeat_interleave(group, dim=0)
 
 
-def _as_mask(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+def _as_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
 def _softmax_attention(
