@@ -56,17 +56,17 @@ class PromptBuilder:
         if template.readout == "labels":
             self._check_default_labels()
 
-    def choose_order(
-        self, wanted: Literal["auto", "document_first", "query_first"], *, num_queries: int, num_documents: int
-    ) -> Order:
-        """The order of a batch. ``auto`` puts first what varies less within the batch.
+    def choose_order(self, wanted: Literal["auto", "document_first", "query_first"]) -> Order:
+        """The order of a request. ``auto``: the document first, where the template can.
+
+        Documents are long and come back in other requests, so they are worth sharing. The
+        choice must not look at the rest of the batch: a pair has one score, alone or not.
 
         Raises:
             PromptInputError: the template does not have the order.
         """
         if wanted == "auto":
-            preferred: Order = "query_first" if num_documents > num_queries else "document_first"
-            return preferred if preferred in self.template.orders else self.template.orders[0]
+            return "document_first" if "document_first" in self.template.orders else "query_first"
         if wanted not in self.template.orders:
             raise PromptInputError(
                 f"template {self.template.id} has no order {wanted!r}, only {' and '.join(self.template.orders)}",
@@ -101,11 +101,7 @@ class PromptBuilder:
         for name, texts in (("queries", queries), ("documents", documents)):
             for index, text in enumerate(texts):
                 _check_unicode(text, f"{name}[{index}]")
-        chosen = self.choose_order(
-            order,
-            num_queries=len({query for query, _ in pairs}),
-            num_documents=len({document for _, document in pairs}),
-        )
+        chosen = self.choose_order(order)
         layout = self._layouts[chosen, system != "", instruction != ""]
         batch = PromptBatch(
             fill_layout(layout.parts, order=chosen, system=system, instruction=instruction),

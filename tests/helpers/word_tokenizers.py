@@ -77,10 +77,12 @@ WORD_STYLES: Final = ("gpt2", "smollm", "llama3", "qwen")
 
 def _metaspace() -> Tokenizer:
     tokenizer = Tokenizer(BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    # merges are learnt within words, as SentencePiece does, and applied to whole texts
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], show_progress=False)
     tokenizer.train_from_iterator(_TRAINING * 20, trainer)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return tokenizer
 
 

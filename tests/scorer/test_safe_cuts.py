@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from scorer.safe_cuts import SafeCuts
+from scorer.tokenizer_files import load_tokenizer
 from tests.helpers.word_tokenizers import WORD_STYLES, word_tokenizer
 
 HOSTILE = st.text(
@@ -21,6 +24,11 @@ LITERAL = st.one_of(
     st.text(alphabet="ab sD:?'\n.-1", max_size=12),
     st.sampled_from(["\n\nDocument: ", "'s query: ", "s: ", "ll'd?", "\n<Query>: ", " Reply with Yes or No.\n", "a b"]),
 )
+
+
+@pytest.fixture(scope="session")
+def default_tokenizer(default_model_path: Path) -> Tokenizer:
+    return load_tokenizer(default_model_path).tokenizer
 
 
 def ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -39,6 +47,19 @@ def test_a_cut_changes_no_token_whatever_stands_around_the_literal(
 
     for cut in SafeCuts(tokenizer).find(literal):
         assert ids(tokenizer, before + literal[:cut]) + ids(tokenizer, literal[cut:] + after) == whole
+
+
+@pytest.mark.model
+@settings(max_examples=300, deadline=None, print_blob=True)
+@given(before=HOSTILE, literal=LITERAL, after=HOSTILE)
+def test_a_cut_changes_no_token_of_the_default_model(
+    default_tokenizer: Tokenizer, before: str, literal: str, after: str
+) -> None:
+    whole = ids(default_tokenizer, before + literal + after)
+
+    for cut in SafeCuts(default_tokenizer).find(literal):
+        parts = ids(default_tokenizer, before + literal[:cut]) + ids(default_tokenizer, literal[cut:] + after)
+        assert parts == whole
 
 
 @pytest.mark.parametrize("style", WORD_STYLES)
