@@ -20,15 +20,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_LABEL_DEPTH = 1024  # hidden elements per iteration
-_ROWS = 32
-_COLUMNS = 64
-_DEPTH = 32
-_COLUMNS_PER_PROGRAM = 1024
+LABEL_DEPTH = 1024  # hidden elements per iteration
+LOG_SUM_EXP_TILE = {"ROWS": 32, "COLUMNS": 64, "DEPTH": 32, "COLUMNS_PER_PROGRAM": 1024}
+LOG_SUM_EXP_WARPS = 8  # four spill on sm_100
 
 
 @triton.jit
-def _label_logits_kernel(
+def label_logits_kernel(
     hidden_ptr, head_ptr, label_ids_ptr, logits_ptr, width, hidden_stride, head_stride, DEPTH: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -45,7 +43,7 @@ def _label_logits_kernel(
 
 
 @triton.jit
-def _log_sum_exp_kernel(
+def log_sum_exp_kernel(
     hidden_ptr, head_ptr, partial_ptr, num_rows, vocabulary, width, hidden_stride, head_stride,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS_PER_PROGRAM: tl.constexpr,
 ):  # fmt: skip
@@ -86,9 +84,9 @@ def label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
     """Launch one dot product per label of every row."""
     rows, labels = label_ids.shape
     logits = hidden.new_empty((rows, labels))
-    _label_logits_kernel[rows, labels](
+    label_logits_kernel[rows, labels](
         hidden, head, label_ids, logits, hidden.shape[1], hidden.stride(0), head.stride(0),
-        DEPTH=_LABEL_DEPTH, num_warps=4, enable_fp_fusion=True,
+        DEPTH=LABEL_DEPTH, num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     return logits
 
@@ -96,11 +94,10 @@ def label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
 def log_sum_exp(hidden: Tensor, head: Tensor) -> Tensor:
     """Launch the walk over the vocabulary and join its parts."""
     rows, width = hidden.shape
-    parts = triton.cdiv(head.shape[0], _COLUMNS_PER_PROGRAM)
+    parts = triton.cdiv(head.shape[0], LOG_SUM_EXP_TILE["COLUMNS_PER_PROGRAM"])
     partial = hidden.new_empty((parts, rows))
-    _log_sum_exp_kernel[parts, triton.cdiv(rows, _ROWS)](
+    log_sum_exp_kernel[parts, triton.cdiv(rows, LOG_SUM_EXP_TILE["ROWS"])](
         hidden, head, partial, rows, head.shape[0], width, hidden.stride(0), head.stride(0),
-        ROWS=_ROWS, COLUMNS=_COLUMNS, DEPTH=_DEPTH, COLUMNS_PER_PROGRAM=_COLUMNS_PER_PROGRAM,
-        num_warps=4, num_stages=3, enable_fp_fusion=True,
+        **LOG_SUM_EXP_TILE, num_warps=LOG_SUM_EXP_WARPS, num_stages=3, enable_fp_fusion=True,
     )  # fmt: skip
     return torch.logsumexp(partial, dim=0)

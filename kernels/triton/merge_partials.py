@@ -18,12 +18,12 @@ import triton.language as tl
 from torch import Tensor
 
 # rows per program: with D = 256 still 16 KiB of accumulator
-_ROWS = 16
-_NUM_WARPS = 4
+ROWS = 16
+NUM_WARPS = 4
 
 
 @triton.jit
-def _merge_partials_kernel(
+def merge_partials_kernel(
     out_ptr, partial_ptr, partial_top_ptr, partial_sum_ptr, merges_ptr,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
     TILE_ROWS: tl.constexpr, ROWS: tl.constexpr,
@@ -69,8 +69,8 @@ def merge_partials(
 ) -> None:
     """Launch the merge; the attention kernel of the same step wrote the shares."""
     _, num_kv_heads, tile_rows, head_dim = partial.shape
-    _merge_partials_kernel[merges.shape[0], num_kv_heads, tile_rows // _ROWS](
+    merge_partials_kernel[merges.shape[0], num_kv_heads, tile_rows // ROWS](
         out, partial, partial_top, partial_sum, merges,
         GROUP=group, HEAD_DIM=head_dim, HEAD_DIM_PADDED=triton.next_power_of_2(head_dim),
-        TILE_ROWS=tile_rows, ROWS=_ROWS, num_warps=_NUM_WARPS, enable_fp_fusion=True,
+        TILE_ROWS=tile_rows, ROWS=ROWS, num_warps=NUM_WARPS, enable_fp_fusion=True,
     )  # fmt: skip

@@ -20,7 +20,7 @@ _TILE_ELEMENTS = 4096
 
 
 @triton.jit
-def _rms_norm_kernel(
+def rms_norm_kernel(
     x_ptr, weight_ptr, out_ptr, num_rows, eps, token_stride, head_stride,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -36,16 +36,25 @@ def _rms_norm_kernel(
     tl.store(out_ptr + (row * WIDTH)[:, None] + cols[None, :], result.to(out_ptr.dtype.element_ty), mask=real)
 
 
+def constants(width: int, *, heads: int) -> dict[str, int]:
+    """The constexpr arguments of the kernel, by name; heads of one token are rows of their own."""
+    padded = triton.next_power_of_2(width)
+    return {"HEADS": heads, "WIDTH": width, "WIDTH_PADDED": padded, "ROWS": max(_TILE_ELEMENTS // padded, 1)}
+
+
+def num_warps(width: int) -> int:
+    return 4 if width <= _TILE_ELEMENTS else 8
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Launch the norm of every row of ``x``."""
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     width = x.shape[-1]
     num_rows = x.numel() // width
-    padded = triton.next_power_of_2(width)
-    rows = max(_TILE_ELEMENTS // padded, 1)
-    _rms_norm_kernel[(triton.cdiv(num_rows, rows),)](
+    heads = x.shape[1] if x.dim() == 3 else 1
+    tile = constants(width, heads=heads)
+    rms_norm_kernel[(triton.cdiv(num_rows, tile["ROWS"]),)](
         x, weight, out, num_rows, eps, x.stride(0), x.stride(1) if x.dim() == 3 else 0,
-        HEADS=x.shape[1] if x.dim() == 3 else 1, WIDTH=width, WIDTH_PADDED=padded, ROWS=rows,
-        num_warps=4 if padded <= _TILE_ELEMENTS else 8, enable_fp_fusion=True,
+        **tile, num_warps=num_warps(width), enable_fp_fusion=True,
     )  # fmt: skip
     return out

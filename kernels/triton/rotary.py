@@ -16,11 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_HEADS = 8
+HEADS = 8
 
 
 @triton.jit
-def _rotate_kernel(
+def rotate_kernel(
     x_ptr, cos_ptr, sin_ptr, out_ptr, num_heads, token_stride, head_stride,
     HALF: tl.constexpr, HALF_PADDED: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
@@ -44,8 +44,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     tokens, num_heads, head_dim = x.shape
     half = head_dim // 2
-    _rotate_kernel[tokens, triton.cdiv(num_heads, _HEADS)](
+    rotate_kernel[tokens, triton.cdiv(num_heads, HEADS)](
         x, cos, sin, out, num_heads, x.stride(0), x.stride(1),
-        HALF=half, HALF_PADDED=triton.next_power_of_2(half), HEADS=_HEADS, num_warps=4, enable_fp_fusion=True,
+        HALF=half, HALF_PADDED=triton.next_power_of_2(half), HEADS=HEADS, num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
     return out

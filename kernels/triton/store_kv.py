@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 @triton.jit
-def _store_kv_kernel(
+def store_kv_kernel(
     key_ptr, value_ptr, key_pool_ptr, value_pool_ptr, rows_ptr, slots_ptr,
     key_row_stride, key_head_stride, value_row_stride, value_head_stride,
     key_pool_head_stride, key_pool_slot_stride, value_pool_head_stride, value_pool_slot_stride,
@@ -39,7 +39,7 @@ def _store_kv_kernel(
 def store_kv(key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor) -> None:
     """Launch the scatter. Two equal slots in one call are a caller's bug: the winner is undefined."""
     _, num_kv_heads, head_dim = key.shape
-    _store_kv_kernel[rows.shape[0], num_kv_heads](
+    store_kv_kernel[rows.shape[0], num_kv_heads](
         key, value, key_pool, value_pool, rows, slots,
         key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         key_pool.stride(0), key_pool.stride(1), value_pool.stride(0), value_pool.stride(1),

@@ -14,11 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_COLS = 1024
+COLS = 1024
 
 
 @triton.jit
-def _swiglu_kernel(gate_up_ptr, out_ptr, width, row_stride, COLS: tl.constexpr):
+def swiglu_kernel(gate_up_ptr, out_ptr, width, row_stride, COLS: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.program_id(1) * COLS + tl.arange(0, COLS)
     real = cols < width
@@ -34,7 +34,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
     tokens, both = gate_up.shape
     width = both // 2
     out = gate_up.new_empty((tokens, width))
-    _swiglu_kernel[tokens, triton.cdiv(width, _COLS)](
-        gate_up, out, width, gate_up.stride(0), COLS=_COLS, num_warps=4, enable_fp_fusion=True
+    swiglu_kernel[tokens, triton.cdiv(width, COLS)](
+        gate_up, out, width, gate_up.stride(0), COLS=COLS, num_warps=4, enable_fp_fusion=True
     )
     return out

@@ -123,7 +123,7 @@ def _walk(
 
 
 @triton.jit
-def _tree_attention_kernel(
+def tree_attention_kernel(
     query_ptr, key_ptr, value_ptr, key_pool_ptr, value_pool_ptr, out_ptr,
     partial_ptr, partial_top_ptr, partial_sum_ptr,
     units_ptr, items_ptr, rows_ptr, block_ids_ptr, num_queries, scale,
@@ -199,6 +199,21 @@ def _tree_attention_kernel(
         tl.store(out_ptr + out_rows[:, None] + dims[None, :], result.to(out_ptr.dtype.element_ty), mask=real)
 
 
+def constants(shape: AttentionShape, launch: Launch, *, block_size: int, dtype: torch.dtype) -> dict[str, object]:
+    """The constexpr arguments of the kernel, by name."""
+    return {
+        "GROUP": shape.num_heads // shape.num_kv_heads,
+        "HEAD_DIM": shape.head_dim,
+        "HEAD_DIM_PADDED": triton.next_power_of_2(shape.head_dim),
+        "TILE_ROWS": launch.tile_rows,
+        "TILE_KEYS": launch.tile_keys,
+        "BLOCK_SIZE": block_size,
+        "WINDOW": shape.window or 0,
+        "SOFT_CAP": shape.soft_cap or 0.0,
+        "PRECISION": dot_precision(dtype),
+    }
+
+
 def tree_attention(
     query: Tensor,
     key: Tensor,
@@ -221,17 +236,14 @@ def tree_attention(
     rows = (step.num_partials, shape.num_kv_heads, launch.tile_rows)
     partial = query.new_empty((*rows, shape.head_dim), dtype=torch.float32)
     partial_top, partial_sum = (query.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    group = shape.num_heads // shape.num_kv_heads
-    _tree_attention_kernel[step.num_units, shape.num_kv_heads](
+    tree_attention_kernel[step.num_units, shape.num_kv_heads](
         query, key, value, key_pool, value_pool, out, partial, partial_top, partial_sum,
         step.units, step.items, step.rows, step.block_ids, query.shape[0], shape.scale,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         key_pool.stride(0), key_pool.stride(1), value_pool.stride(0), value_pool.stride(1),
-        GROUP=group, HEAD_DIM=shape.head_dim, HEAD_DIM_PADDED=triton.next_power_of_2(shape.head_dim),
-        TILE_ROWS=launch.tile_rows, TILE_KEYS=launch.tile_keys, BLOCK_SIZE=step.block_size,
-        WINDOW=shape.window or 0, SOFT_CAP=shape.soft_cap or 0.0, PRECISION=dot_precision(query.dtype),
+        **constants(shape, launch, block_size=step.block_size, dtype=query.dtype),
         num_warps=launch.num_warps, num_stages=launch.num_stages, enable_fp_fusion=True,
     )  # fmt: skip
     if step.num_partials:
-        merge_partials(out, partial, partial_top, partial_sum, step.merges, group=group)
+        merge_partials(out, partial, partial_top, partial_sum, step.merges, group=shape.num_heads // shape.num_kv_heads)
     return out

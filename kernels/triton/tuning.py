@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.api import KernelInputError
+
 INTERPRETED = 0
 """The architecture of a process that interprets kernels on the CPU."""
 
@@ -103,7 +105,7 @@ RULES = (
     Rule(min_arch=80, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=80, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
     # float32 judges and never serves: exact products on the scalar units
-    Rule(min_arch=80, max_head_dim=128, element_bytes=4, launch=_launch(16, 32, 8, 2)),
+    Rule(min_arch=80, max_head_dim=128, element_bytes=4, launch=_launch(16, 16, 8, 2)),
     Rule(min_arch=80, max_head_dim=256, element_bytes=4, launch=_launch(16, 16, 4, 2)),
     # interpreted: small enough that tests of a few dozen tokens cross tile borders
     Rule(min_arch=INTERPRETED, max_arch=INTERPRETED, max_head_dim=256, launch=_launch(64, 32, 4, 1)),
@@ -111,20 +113,16 @@ RULES = (
 )
 
 
-class NoLaunchError(ValueError):
-    """No rule serves a shape on this device."""
-
-
 def choose_launch(key: LaunchKey) -> Launch:
     """The launch of the first rule that serves ``key``.
 
     Raises:
-        NoLaunchError: none does: the head size, group or dtype is not supported there.
+        KernelInputError: none does: the head size, group or dtype is not supported there.
     """
     for rule in RULES:
         if rule.serves(key):
             return rule.launch
-    raise NoLaunchError(
+    raise KernelInputError(
         f"no attention launch for arch {key.arch}, head size {key.head_dim}, {key.group} query heads per KV head "
         f"and {key.element_bytes}-byte elements; head sizes up to 256 and arch 80 or newer are supported"
     )

@@ -129,9 +129,9 @@ def test_pool_offsets_beyond_31_bits_reach_their_slots(far: str) -> None:
         blocks = blocks + np.int32(num_slots // block_size - 8)
     else:
         num_kv_heads, head_stride, num_slots = 2, 2**31 + 64, 4096
-    elements = max(num_slots * head_dim, head_stride + num_slots * head_dim)
-    store = torch.empty(elements, dtype=torch.float16)
-    pool = store.as_strided((num_kv_heads, num_slots, head_dim), (head_stride, head_dim, 1))
+    # an offset that wraps around reaches the memory before the pool and not an address of nobody
+    store = torch.empty(2**31 + head_stride + num_slots * head_dim, dtype=torch.float16)
+    pool = store.as_strided((num_kv_heads, num_slots, head_dim), (head_stride, head_dim, 1), storage_offset=2**31)
     case = make_case(
         prefix_with_rows(tokens, [3]),
         num_heads=num_kv_heads,

@@ -1,0 +1,162 @@
+"""The kernel set for NVIDIA GPUs, written in Triton.
+
+Launches only: no operation waits for the device, and every operation of a step goes to the
+current stream. With ``TRITON_INTERPRET=1`` set before this package is imported, the same
+kernels run on the CPU, slowly and right for float32 and float16 (the interpreter multiplies
+the bit patterns of bfloat16, triton-lang/triton#11584, so it is refused there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels import checks
+from kernels.api import AttentionPlan, AttentionShape, KernelInputError, LinearOp, SpanTable
+from kernels.triton import label_readout
+from kernels.triton.metadata import TritonPlan
+from kernels.triton.plan import Geometry
+from kernels.triton.rms_norm import rms_norm
+from kernels.triton.rotary import rotate
+from kernels.triton.store_kv import store_kv, store_kv_kernel
+from kernels.triton.swiglu import swiglu
+from kernels.triton.tree_attention import tree_attention
+from kernels.triton.tuning import INTERPRETED, Launch, LaunchKey, choose_launch
+
+# a multiprocessor holds about two programs, so fewer programs than this leave some idle
+_PROGRAMS_PER_MULTIPROCESSOR = 2
+
+_INTERPRETED_DTYPES = frozenset({torch.float32, torch.float16})
+_DTYPES = _INTERPRETED_DTYPES | {torch.bfloat16}
+
+
+class TritonKernels:
+    """Implements :class:`kernels.api.KernelSet` on one CUDA device, or interpreted.
+
+    Judge: ``kernels.reference.ReferenceKernels``.
+
+    Args:
+        device: A CUDA device; a CPU only where kernels are interpreted.
+        choose: Picks the attention launch; the table of ``kernels.triton.tuning`` by default.
+        split_below: Programs below which long tiles are split along their keys; None takes
+            what fills the device, 0 never splits.
+
+    Raises:
+        KernelInputError: the device is a CPU and the kernels are compiled.
+    """
+
+    name = "triton"
+
+    def __init__(
+        self,
+        device: torch.device | str,
+        *,
+        choose: Callable[[LaunchKey], Launch] = choose_launch,
+        split_below: int | None = None,
+    ) -> None:
+        self._device = torch.device(device)
+        self._choose = choose
+        if self._device.type == "cuda":
+            facts = torch.cuda.get_device_properties(self._device)
+            self._arch = facts.major * 10 + facts.minor
+            fills = _PROGRAMS_PER_MULTIPROCESSOR * facts.multi_processor_count
+        elif interpreted():
+            self._arch, fills = INTERPRETED, 1
+        else:
+            raise KernelInputError(f"device: a CUDA device wanted, got {self._device} without TRITON_INTERPRET=1")
+        self._split_below = fills if split_below is None else split_below
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        checks.check_linear(weight, bias)
+        dense = weight.contiguous()
+        return lambda x: torch.nn.functional.linear(x, dense, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        checks.check_rms_norm(x, weight)
+        self._check_readable(x=x, weight=weight)
+        return rms_norm(x, weight, eps)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_rotate(x, cos, sin)
+        self._check_readable(x=x)
+        return rotate(x, cos.contiguous(), sin.contiguous())
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_swiglu(gate_up)
+        self._check_readable(gate_up=gate_up)
+        return swiglu(gate_up)
+
+    def store_kv(
+        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+    ) -> None:
+        checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
+        self._check_readable(key=key, value=value, key_pool=key_pool, value_pool=value_pool)
+        store_kv(key, value, key_pool, value_pool, rows.contiguous(), slots.contiguous())
+
+    def plan(self, table: SpanTable) -> TritonPlan:
+        return TritonPlan(table=table, reach=checks.check_spans(table), device=self._device)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_pool: Tensor,
+        value_pool: Tensor,
+        plan: AttentionPlan,
+        shape: AttentionShape,
+    ) -> Tensor:
+        plan = checks.own_plan(plan, TritonPlan)
+        checks.check_attend(
+            query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
+        )
+        self._check_readable(query=query, key=key, value=value, key_pool=key_pool, value_pool=value_pool)
+        if plan.num_queries == 0:
+            return torch.empty_like(query)
+        group = shape.num_heads // shape.num_kv_heads
+        launch = self._choose(
+            LaunchKey(
+                arch=self._arch,
+                head_dim=shape.head_dim,
+                element_bytes=query.element_size(),
+                group=group,
+                rows=plan.num_queries * group,
+                longest_span=plan.longest_span,
+            )
+        )
+        step = plan.cut(
+            Geometry(
+                tile_tokens=launch.tile_rows // group,
+                tile_keys=launch.tile_keys,
+                window=shape.window,
+                target_units=-(-self._split_below // shape.num_kv_heads),
+            )
+        )
+        return tree_attention(query, key, value, key_pool, value_pool, step, shape, launch)
+
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids)
+        self._check_readable(hidden=hidden, head=head)
+        return label_readout.label_logits(hidden, head, label_ids.contiguous())
+
+    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+        checks.check_log_sum_exp(hidden, head)
+        self._check_readable(hidden=hidden, head=head)
+        return label_readout.log_sum_exp(hidden, head)
+
+    def _check_readable(self, **tensors: Tensor) -> None:
+        """Kernels read rows whose last axis is dense, in dtypes that the machine multiplies."""
+        known = _INTERPRETED_DTYPES if self._arch == INTERPRETED else _DTYPES
+        for name, tensor in tensors.items():
+            if tensor.dtype not in known:
+                raise KernelInputError(f"{name}: one of {sorted(map(str, known))} wanted, got {tensor.dtype}")
+            if tensor.numel() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+                raise KernelInputError(f"{name}: a dense last axis wanted, got strides {list(tensor.stride())}")
+
+
+def interpreted() -> bool:
+    """Whether this process interprets kernels on the CPU."""
+    return not isinstance(store_kv_kernel, triton.JITFunction)

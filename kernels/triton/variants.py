@@ -1,0 +1,167 @@
+"""The kernels that are shipped, as the launchers specialise them: what a report compiles.
+
+Attention is listed once per launch that the tuning table can give on an architecture, at the
+largest head size that the launch serves, and again with what else changes its code: a small
+head with an odd group, and a sliding window with capped logits. The element-wise kernels are
+listed at the sizes of a 0.6B model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kernels.api import AttentionShape
+from kernels.triton import label_readout, merge_partials, rms_norm, rotary, store_kv, swiglu, tree_attention
+from kernels.triton.tuning import Launch, LaunchKey, choose_launch
+
+ARCHITECTURES = (80, 90, 100)
+
+_ELEMENT = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+_MANY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One specialisation of one kernel.
+
+    Args:
+        name: Unique among the variants of an architecture.
+        element: Triton's name of the dtype of pointers that ``pointers`` does not list.
+        bulk: Whether the launch is meant to reach the widest matrix instruction.
+    """
+
+    name: str
+    arch: int
+    kernel: Any
+    constants: Mapping[str, object]
+    num_warps: int
+    num_stages: int = 3
+    element: str = "bf16"
+    pointers: Mapping[str, str] = field(default_factory=dict)
+    bulk: bool = False
+
+
+def shipped(arch: int) -> list[Variant]:
+    """Every variant for one architecture of :data:`ARCHITECTURES`."""
+    return [*_attention(arch), *_others(arch)]
+
+
+def _attention(arch: int) -> Iterator[Variant]:
+    seen: set[tuple[torch.dtype, Launch]] = set()
+    for dtype in (torch.bfloat16, torch.float32):
+        for head_dim in (256, 128, 64):
+            for rows, span in ((16, _MANY), (512, _MANY), (_MANY, 64), (_MANY, _MANY)):
+                shape = _shape(head_dim=head_dim)
+                launch = _launch(arch, shape, dtype, rows=rows, longest_span=span)
+                if (dtype, launch) not in seen:
+                    seen.add((dtype, launch))
+                    yield _attention_variant(arch, shape, dtype, launch)
+    for shape in (_shape(head_dim=64, group=3), _shape(head_dim=256, window=1024, soft_cap=50.0)):
+        launch = _launch(arch, shape, torch.bfloat16, rows=_MANY, longest_span=_MANY)
+        yield _attention_variant(arch, shape, torch.bfloat16, launch)
+
+
+def _shape(
+    *, head_dim: int, group: int = 2, window: int | None = None, soft_cap: float | None = None
+) -> AttentionShape:
+    return AttentionShape(
+        num_heads=8 * group, num_kv_heads=8, head_dim=head_dim, scale=head_dim**-0.5, window=window, soft_cap=soft_cap
+    )
+
+
+def _launch(arch: int, shape: AttentionShape, dtype: torch.dtype, *, rows: int, longest_span: int) -> Launch:
+    return choose_launch(
+        LaunchKey(
+            arch=arch,
+            head_dim=shape.head_dim,
+            element_bytes=dtype.itemsize,
+            group=shape.num_heads // shape.num_kv_heads,
+            rows=rows,
+            longest_span=longest_span,
+        )
+    )
+
+
+def _attention_variant(arch: int, shape: AttentionShape, dtype: torch.dtype, launch: Launch) -> Variant:
+    element = _ELEMENT[dtype]
+    group = shape.num_heads // shape.num_kv_heads
+    options = f" window {shape.window} cap {shape.soft_cap:g}" if shape.window and shape.soft_cap else ""
+    return Variant(
+        name=f"tree_attention {element} D{shape.head_dim} G{group} {launch.tile_rows}x{launch.tile_keys} "
+        f"{launch.num_warps}w {launch.num_stages}s{options}",
+        arch=arch,
+        kernel=tree_attention.tree_attention_kernel,
+        constants=tree_attention.constants(shape, launch, block_size=16, dtype=dtype),
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+        element=element,
+        pointers={
+            **dict.fromkeys(["units_ptr", "items_ptr", "rows_ptr", "block_ids_ptr"], "i32"),
+            **dict.fromkeys(["partial_ptr", "partial_top_ptr", "partial_sum_ptr"], "fp32"),
+        },
+        bulk=launch.tile_rows >= 64 and dtype != torch.float32,
+    )
+
+
+def _others(arch: int) -> Iterator[Variant]:
+    """The remaining kernels, at head size 128, model width 1024 and bfloat16."""
+    float_pointers = dict.fromkeys(["partial_ptr", "partial_top_ptr", "partial_sum_ptr"], "fp32")
+    yield Variant(
+        name="merge_partials D128",
+        arch=arch,
+        kernel=merge_partials.merge_partials_kernel,
+        constants={
+            "GROUP": 2,
+            "HEAD_DIM": 128,
+            "HEAD_DIM_PADDED": 128,
+            "TILE_ROWS": 64,
+            "ROWS": merge_partials.ROWS,
+        },
+        num_warps=merge_partials.NUM_WARPS,
+        pointers={**float_pointers, "merges_ptr": "i32"},
+    )
+    for width, heads in ((1024, 1), (128, 8)):
+        yield Variant(
+            name=f"rms_norm {width}",
+            arch=arch,
+            kernel=rms_norm.rms_norm_kernel,
+            constants=rms_norm.constants(width, heads=heads),
+            num_warps=rms_norm.num_warps(width),
+        )
+    yield Variant(
+        name="rotate D128",
+        arch=arch,
+        kernel=rotary.rotate_kernel,
+        constants={"HALF": 64, "HALF_PADDED": 64, "HEADS": rotary.HEADS},
+        num_warps=4,
+        pointers={"cos_ptr": "fp32", "sin_ptr": "fp32"},
+    )
+    yield Variant(name="swiglu", arch=arch, kernel=swiglu.swiglu_kernel, constants={"COLS": swiglu.COLS}, num_warps=4)
+    yield Variant(
+        name="store_kv D128",
+        arch=arch,
+        kernel=store_kv.store_kv_kernel,
+        constants={"HEAD_DIM": 128, "HEAD_DIM_PADDED": 128},
+        num_warps=1,
+        pointers={"rows_ptr": "i64", "slots_ptr": "i64"},
+    )
+    yield Variant(
+        name="label_logits",
+        arch=arch,
+        kernel=label_readout.label_logits_kernel,
+        constants={"DEPTH": label_readout.LABEL_DEPTH},
+        num_warps=4,
+        pointers={"hidden_ptr": "fp32", "logits_ptr": "fp32", "label_ids_ptr": "i64"},
+    )
+    yield Variant(
+        name="log_sum_exp",
+        arch=arch,
+        kernel=label_readout.log_sum_exp_kernel,
+        constants=label_readout.LOG_SUM_EXP_TILE,
+        num_warps=label_readout.LOG_SUM_EXP_WARPS,
+        pointers={"hidden_ptr": "fp32", "partial_ptr": "fp32"},
+    )

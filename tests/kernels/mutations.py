@@ -1,0 +1,106 @@
+"""Known bugs of attention kernels, planted one at a time; each must turn a test red.
+
+    python -m tests.kernels.mutations
+
+Every bug is planted in a copy of ``kernels`` and ``tests/kernels``; the sources stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+INTERPRETED = "tests/kernels/triton/interpreted"
+
+_TESTS_FAILED = 1  # pytest's exit status; a crash, an import error or an empty selection differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """``sound`` stands once in ``module``; ``broken`` takes its place; ``tests`` must notice."""
+
+    name: str
+    module: str
+    sound: str
+    broken: str
+    tests: str
+    selection: str
+
+
+MUTATIONS = (
+    Mutation(
+        name="drop the tail mask",
+        module="kernels/triton/tree_attention.py",
+        sound="real_keys = index < end",
+        broken="real_keys = index >= first",
+        tests=f"{INTERPRETED}/test_tree_attention.py",
+        selection="test_prefix_and_suffix_lengths_around_a_tile and row_tokens0-15",
+    ),
+    Mutation(
+        name="multiply slots in 32 bits",
+        module="kernels/triton/tree_attention.py",
+        sound="block = tl.load(block_ids_ptr + lookup // BLOCK_SIZE).to(tl.int64)",
+        broken="block = tl.load(block_ids_ptr + lookup // BLOCK_SIZE)",
+        tests=f"{INTERPRETED}/test_tree_attention.py",
+        selection="test_pool_offsets_beyond_31_bits_reach_their_slots",
+    ),
+    Mutation(
+        name="spread the heads of a group over the KV heads",
+        module="kernels/triton/tree_attention.py",
+        sound="head = kv_head * GROUP + row % GROUP",
+        broken="head = kv_head + row % GROUP * num_kv_heads",
+        tests=f"{INTERPRETED}/test_contract.py",
+        selection="test_attend_reads_the_right_kv_head_for_every_gqa_group and 2",
+    ),
+    Mutation(
+        name="count the prefix again in every share of a split",
+        module="kernels/triton/plan.py",
+        sound="record[:, 0] += np.maximum(cut[0], 0) * geometry.tile_keys",
+        broken="record[:, 0] += 0 * geometry.tile_keys",
+        tests=f"{INTERPRETED}/test_tree_attention.py",
+        selection="test_split_tiles_merge_to_the_same_result and plain",
+    ),
+)
+
+
+def is_noticed(mutation: Mutation) -> bool:
+    """Whether the tests fail on a copy that holds the bug."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("kernels", "tests/kernels"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        module = copy / mutation.module
+        source = module.read_text()
+        if source.count(mutation.sound) != 1:
+            raise ValueError(
+                f"{mutation.module}: 1 place of {mutation.sound!r} wanted, got {source.count(mutation.sound)}"
+            )
+        module.write_text(source.replace(mutation.sound, mutation.broken))
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", mutation.tests, "-k", mutation.selection],
+            cwd=copy,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            check=False,
+        )
+    return run.returncode == _TESTS_FAILED
+
+
+def main() -> int:
+    survivors = 0
+    for mutation in MUTATIONS:
+        noticed = is_noticed(mutation)
+        survivors += not noticed
+        sys.stdout.write(f"{'noticed ' if noticed else 'SURVIVED'}  {mutation.name}\n")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
