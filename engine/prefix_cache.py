@@ -126,9 +126,9 @@ class PrefixCache:
         while (leaf := self._tree.coldest_leaf()) is not None:
             self._drop(leaf)
 
-    def forget_if_empty(self, namespace: str) -> None:
-        """Drop the root of ``namespace`` if nothing is cached in it. Not while a step is under way."""
-        self._tree.forget_if_empty(namespace)
+    def forget_empty_namespaces(self) -> None:
+        """Drop the roots under which nothing is cached any more. Not while a step is under way."""
+        self._tree.forget_empty_namespaces()
 
     def _place(self, growth: Growth, segments: Sequence[Segment]) -> Segment:
         length = len(growth.tokens)

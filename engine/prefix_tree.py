@@ -112,6 +112,8 @@ class PrefixTree:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._roots: dict[str, Node] = {}
+        self._namespaces: dict[Node, str] = {}  # of every root
+        self._childless: set[Node] = set()  # roots that had no children when last looked at
         self._leaves: list[tuple[int, int, Node]] = []  # heap: last use, tie break, node
         self._pushes = 0
         self._clock = 0
@@ -126,6 +128,8 @@ class PrefixTree:
             empty = Segment((), 0, 0)
             root = Node(no_tokens(), empty, 0, None, NO_OWNER)
             self._roots[namespace] = root
+            self._namespaces[root] = namespace
+            self._childless.add(root)
         return root
 
     def nodes(self) -> Iterator[Node]:
@@ -261,12 +265,15 @@ class PrefixTree:
         self.cached_tokens -= len(node.tokens)
         if parent.parent is not None:
             self._offer(parent)
+        elif not parent.children:
+            self._childless.add(parent)
 
-    def forget_if_empty(self, namespace: str) -> None:
-        """Drop the root of ``namespace`` if it has no children."""
-        root = self._roots.get(namespace)
-        if root is not None and not root.children:
-            del self._roots[namespace]
+    def forget_empty_namespaces(self) -> None:
+        """Drop the roots that have no children; a match in such a namespace is no longer valid."""
+        for root in self._childless:
+            if not root.children:
+                del self._roots[self._namespaces.pop(root)]
+        self._childless.clear()
 
     def _offer(self, node: Node) -> None:
         """Put an unpinned leaf into the eviction order, once."""

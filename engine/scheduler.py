@@ -91,7 +91,7 @@ class Scheduler:
         """Forget a task that has ended, however it ended; it holds nothing afterwards."""
         self._tasks.remove(task)
         self._hold(task, None)
-        self._cache.forget_if_empty(task.task.namespace)
+        self._cache.forget_empty_namespaces()
 
     def tasks(self) -> list[TaskState]:
         return list(self._tasks)
@@ -176,8 +176,10 @@ class Scheduler:
             chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
         for row, common, match in visits:
             carried = min(carried, common)
-            if carried <= row.first_unread:
+            if carried <= row.first_read_from_here:
                 break
+            if carried <= row.first_unread:
+                continue
             # what this row reads of the shared path is computed now or never
             start = row.fresh_from(match)
             chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from engine.prefix_tree import Match, Node
 from engine.records import (
@@ -28,14 +29,26 @@ class RowState:
 
     ``first_unread`` is the first position whose hidden state is still wanted: nothing from it
     on may be taken from the cache. ``accounted`` positions have been counted as cached,
-    shared or computed.
+    shared or computed. No row from this one on, in the order of the task, reads a position before
+    ``first_read_from_here``.
     """
 
-    __slots__ = ("accounted", "cached", "computed", "first_unread", "log_probs", "outcome", "row", "shared")
+    __slots__ = (
+        "accounted",
+        "cached",
+        "computed",
+        "first_read_from_here",
+        "first_unread",
+        "log_probs",
+        "outcome",
+        "row",
+        "shared",
+    )
 
     def __init__(self, row: Row) -> None:
         self.row = row
         self.first_unread = first_read(row)
+        self.first_read_from_here = self.first_unread
         self.accounted = 0
         self.cached = 0
         self.shared = 0
@@ -118,6 +131,9 @@ class TaskState:
 
     def __post_init__(self) -> None:
         self.rows = [RowState(row) for row in self.task.rows]
+        for following, index in pairwise(reversed(self.order.order)):
+            row = self.rows[index]
+            row.first_read_from_here = min(row.first_unread, self.rows[following].first_read_from_here)
         self.queued_tokens = self.order.unique_tokens
 
     @property
