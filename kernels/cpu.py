@@ -10,6 +10,7 @@ from kernels import checks
 from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
 from kernels.cpu_attention import CpuPlan, attend, make_plan
 from kernels.native import NativeOps
+from kernels.packed_linear import pack_linear
 
 _VOCABULARY_CHUNK = 8192
 
@@ -27,8 +28,7 @@ class CpuKernels:
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
-        weight = weight.contiguous()
-        return lambda x: F.linear(x, weight, bias)
+        return pack_linear(weight, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
