@@ -1,0 +1,132 @@
+"""``python -m benchmarks``: measure, print, and leave records and a picture behind."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.blocks import VARIANTS_PER_BLOCK
+from benchmarks.check_prompts import check_prompts
+from benchmarks.flops import read_model_cost
+from benchmarks.machine import describe_machine
+from benchmarks.options import Options, OptionsError, parse
+from benchmarks.own_runs import run_cache, run_memory, run_profile
+from benchmarks.progress import tell
+from benchmarks.records import FaultRecord, RecordFile, RunRecord
+from benchmarks.report import report
+from benchmarks.session import Session
+from benchmarks.systems.catalogue import TITLES as SYSTEM_TITLES
+from benchmarks.vocabulary import Vocabulary, VocabularyError, load_vocabulary
+from benchmarks.workloads import SIZES, TITLES, Workload, WorkloadError, build_workload
+from engine import CheckpointError
+from scorer.fetch import ModelNotFoundError, find_model
+from scorer.tokenizer_files import load_tokenizer
+
+_IN_BLOCKS = ("W1", "W2", "W3", "W4", "W5", "W7", "SWEEP")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what the command line asks for; 1 if anything that must not be was found, 2 if it cannot run."""
+    try:
+        options = parse(arguments)
+        if options.listing:
+            print(_listing())
+            return 0
+        return _run(options)
+    except (OptionsError, VocabularyError, WorkloadError, ModelNotFoundError, CheckpointError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: Options) -> int:
+    vocabulary = load_vocabulary()
+    model = find_model(options.model, os.environ)
+    tokenizer = load_tokenizer(model).tokenizer
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    vocabulary.check(encode)
+    cost = read_model_cost(model)
+    _check_variants(options, vocabulary)
+    workloads = _build(options, vocabulary)
+    stamp = dt.datetime.now(tz=dt.UTC)
+    path = options.results / f"{stamp:%Y%m%dT%H%M%SZ}-{options.size}.jsonl"
+    record_file = RecordFile(path)
+    record_file.add(
+        RunRecord(
+            date=stamp.isoformat(timespec="seconds"),
+            machine=dict(describe_machine()),
+            model=vocabulary.model,
+            size=options.size,
+            threads=options.threads,
+            repeats=options.repeats,
+            workloads={name: workload.sha256 for name, workload in workloads.items()},
+        )
+    )
+    with Session(options, model, vocabulary, record_file) as session:
+        session.start_systems()
+        session.compare_scores(check_prompts(encode))
+        session.run_blocks([workloads[name] for name in options.workloads if name in _IN_BLOCKS])
+        if "PROFILE" in options.workloads:
+            run_profile(session, list(workloads.values()), vocabulary, record_file)
+        if "W6" in options.workloads:
+            corpus = SIZES[options.size].corpus
+            run_cache(session, workloads["W6"], corpus=corpus, cost=cost, record_file=record_file)
+        if "MEMORY" in options.workloads:
+            requests = options.memory_requests
+            run_memory(session, workloads["W6"], requests=requests, cost=cost, record_file=record_file)
+        ceiling = session.gauge.ceiling_gflops
+    print(report(record_file.records, cost, ceiling_gflops=ceiling))
+    tell(f"records: {path}")
+    _draw(record_file, path, ceiling)
+    return int(any(isinstance(record, FaultRecord) for record in record_file.records))
+
+
+def _build(options: Options, vocabulary: Vocabulary) -> dict[str, Workload]:
+    wanted = set(options.workloads) - {"PROFILE", "MEMORY"}
+    if "PROFILE" in options.workloads:
+        wanted |= {"W1", "W2", "W3", "W5"}
+    if "MEMORY" in options.workloads:
+        wanted.add("W6")
+    return {name: build_workload(name, options.size, vocabulary) for name in TITLES if name in wanted}
+
+
+def _check_variants(options: Options, vocabulary: Vocabulary) -> None:
+    needed = options.repeats * (1 + options.retries) * VARIANTS_PER_BLOCK
+    if needed > len(vocabulary.ids):
+        raise OptionsError(
+            f"{options.repeats} repeats with {options.retries} retries need {needed} wordings; "
+            f"there are {len(vocabulary.ids)}"
+        )
+
+
+def _draw(record_file: RecordFile, path: Path, ceiling_gflops: float) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        tell("no picture: it needs matplotlib (pip install 'radix-scorer[bench]')")
+        return
+    from benchmarks.plot import draw  # noqa: PLC0415  matplotlib is optional
+
+    picture = path.with_suffix(".png")
+    draw(record_file.records, picture, ceiling_gflops=ceiling_gflops)
+    tell(f"picture: {picture}")
+
+
+def _listing() -> str:
+    lines = ["workloads"]
+    lines += [f"  {name:<10} {title}" for name, title in TITLES.items()]
+    lines += [
+        "  MEMORY     resident set over many requests of W6",
+        "  PROFILE    time in every operation of our engine",
+    ]
+    lines += ["systems", *(f"  {name:<10} {title}" for name, title in SYSTEM_TITLES.items())]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""What a run leaves behind: one record a line, in the order in which things happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from benchmarks.messages import PhaseResult, Profile
+from benchmarks.token_counts import Work
+
+
+class RunRecord(msgspec.Struct, frozen=True, tag="run"):
+    """The circumstances of a run.
+
+    Args:
+        workloads: SHA-256 of the token ids of each.
+    """
+
+    date: str
+    machine: dict[str, str | int]
+    model: str
+    size: str
+    threads: int
+    repeats: int
+    workloads: dict[str, str]
+
+
+class SystemRecord(msgspec.Struct, frozen=True, tag="system"):
+    system: str
+    version: str
+    settings: str
+    facts: dict[str, int]
+
+
+class DriftRecord(msgspec.Struct, frozen=True, tag="drift"):
+    """Distance of a system's log-odds from a reference's on the check prompts."""
+
+    system: str
+    reference: str
+    mean: float
+    largest: float
+    flips: int
+
+
+class PhaseRecord(msgspec.Struct, frozen=True, tag="phase"):
+    """One timed phase.
+
+    Args:
+        variant: Which wording of the workload was run.
+        idle: The machine was idle before and after.
+        others, gemm_gflops: The worse of the two looks at it.
+        groups: Requests of the phase.
+        num_rows: Rows of the whole phase; ``result.num_rows`` of them were run.
+        work: What a perfect prefix cache would compute; None where it is not what is asked
+            (the cache is too small on purpose, or the service wraps texts of its own around).
+    """
+
+    workload: str
+    phase: str
+    system: str
+    repeat: int
+    variant: int
+    idle: bool
+    others: float
+    gemm_gflops: float
+    groups: int
+    num_rows: int
+    work: Work | None
+    result: PhaseResult
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.result.num_rows / self.result.wall_s
+
+
+class ProfileRecord(msgspec.Struct, frozen=True, tag="profile"):
+    """Where a phase's time went, from a run with clocks around every operation."""
+
+    workload: str
+    phase: str
+    system: str
+    wall_s: float
+    gemm_gflops: float
+    profile: Profile
+
+
+class CacheRecord(msgspec.Struct, frozen=True, tag="cache"):
+    """Hit rates of a cache that holds ``share`` of the documents, by document tokens."""
+
+    system: str
+    share: float
+    pool_tokens: int
+    realised: float
+    optimum: float
+    rows_per_s: float
+
+
+class MemoryRecord(msgspec.Struct, frozen=True, tag="memory"):
+    """Resident set over many requests.
+
+    Args:
+        expected_bytes: The process before the model, weights, pool and workspace.
+        resident_bytes: After each share of the requests.
+    """
+
+    system: str
+    base_bytes: int
+    weight_bytes: int
+    pool_bytes: int
+    workspace_bytes: int
+    kv_bytes_per_token: int
+    kv_bytes_by_formula: int
+    requests: tuple[int, ...]
+    resident_bytes: tuple[int, ...]
+
+    @property
+    def expected_bytes(self) -> int:
+        return self.base_bytes + self.weight_bytes + self.pool_bytes + self.workspace_bytes
+
+
+class FaultRecord(msgspec.Struct, frozen=True, tag="fault"):
+    """Something that must not be; a run with one of these fails."""
+
+    system: str
+    message: str
+
+
+Record: TypeAlias = (
+    RunRecord | SystemRecord | DriftRecord | PhaseRecord | ProfileRecord | CacheRecord | MemoryRecord | FaultRecord
+)
+
+
+class RecordFile:
+    """Keeps the records of a run and appends each to a file of JSON lines as it comes."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self.records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(record) + b"\n")
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of an earlier run."""
+    decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+    return [decoder.decode(line) for line in path.read_bytes().splitlines()]

@@ -1,0 +1,78 @@
+"""A server that is started for a measurement and stopped after it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from benchmarks.http_client import HttpError, JsonClient
+
+_POLL_S = 0.2
+_STOP_S = 20.0
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+
+class ServerProcess:
+    """Runs ``command``, which may begin with assignments as in a shell.
+
+    It joins the caller's process group, so that whoever pauses the group pauses it too. Its
+    output goes where the caller's errors go. As a context manager it ends with the block.
+    """
+
+    def __init__(self, command: str, environ: Mapping[str, str] | None = None) -> None:
+        words = shlex.split(command)
+        assignments = list(itertools.takewhile(_ASSIGNMENT.match, words))
+        self._process = subprocess.Popen(
+            words[len(assignments) :],
+            env={**os.environ, **(environ or {}), **dict(word.split("=", 1) for word in assignments)},
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+        )
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self, url: str, path: str, *, timeout_s: float) -> None:
+        """Return once ``path`` is answered with status 200.
+
+        Raises:
+            TimeoutError: it was not in time.
+            ChildProcessError: the server ended before it was.
+        """
+        client = JsonClient(url)
+        until = time.monotonic() + timeout_s
+        while True:
+            if (code := self._process.poll()) is not None:
+                raise ChildProcessError(f"the server ended with code {code} before it was ready")
+            try:
+                client.text(path)
+            except (OSError, HttpError):
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{url}{path} did not answer within {timeout_s:.0f} s") from None
+                time.sleep(_POLL_S)
+            else:
+                return
+
+    def stop(self) -> None:
+        """Ask the server to end; make it, if it does not."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
