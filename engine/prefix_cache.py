@@ -121,6 +121,13 @@ class PrefixCache:
         for segment in reversed(segments):
             self._free(segment)
 
+    def distrust(self, match: Match) -> None:
+        """Evict the nodes of ``match`` from the last one up, as far as nobody else hangs on them or holds them."""
+        for node in reversed(match.nodes):
+            if node.children or node.pins:
+                return
+            self._drop(node)
+
     def evict_all(self) -> None:
         """Drop everything that no task holds."""
         while (leaf := self._tree.coldest_leaf()) is not None:

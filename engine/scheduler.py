@@ -16,6 +16,7 @@ from itertools import pairwise
 from engine.errors import OutOfCapacity
 from engine.prefix_cache import Growth, PrefixCache
 from engine.prefix_tree import Match, Segment
+from engine.records import Unscored
 from engine.row_order import common_prefix, sort_key
 from engine.sequence import RowState, TaskState
 from engine.step_trie import Interval, PathClaims, StepRow, StepTrie
@@ -122,13 +123,19 @@ class Scheduler:
     def finish(self, step: Step, *, commit: bool) -> None:
         """Publish what the step kept, or give its room back if it failed; let go of its paths.
 
-        Tasks that go on hold the path that their next row shares with what is in the cache.
+        Tasks that go on hold the path that their next row shares with what is in the cache. What
+        led to a number that is not finite does not stay there.
         """
         if commit:
             self._cache.commit(step.growths, step.segments)
         else:
             self._cache.abandon(step.segments)
         self._release(step.rows)
+        for row in step.rows:
+            if isinstance(row.state.outcome, Unscored):
+                # attention spreads a number that is not finite to positions before it
+                self._hold(row.task, None)
+                self._cache.distrust(self._cache.match(row.task.task.namespace, row.tokens))
         for task in step.tasks:
             self._hold(task, self._next_match(task))
 

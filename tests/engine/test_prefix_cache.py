@@ -396,6 +396,45 @@ class TestEviction:
         assert cache.num_pinned() == 0
 
 
+class TestDistrust:
+    def test_drops_a_path_up_to_where_others_hang_on_it(self) -> None:
+        cache = PrefixCache(num_blocks=8, block_size=2)
+        for path in ([1, 2], [1, 2, 3, 3], [1, 2, 3, 3, 4], [1, 2, 5]):
+            keep(cache, path)
+
+        cache.distrust(cache.match("a", ids([1, 2, 3, 3, 4])))
+
+        assert [depth(cache, path) for path in ([1, 2, 3, 3, 4], [1, 2, 5])] == [2, 3]
+        check_cache(cache)
+
+    def test_drops_a_node_that_the_row_ends_in(self) -> None:
+        cache = PrefixCache(num_blocks=8, block_size=2)
+        keep(cache, [1, 2, 3, 4])
+
+        cache.distrust(cache.match("a", ids([1, 2])))
+
+        assert depth(cache, [1, 2, 3, 4]) == 0
+        assert cache.num_free == 8
+
+    def test_leaves_what_is_held(self) -> None:
+        cache = PrefixCache(num_blocks=8, block_size=2)
+        keep(cache, [1, 2])
+        keep(cache, [1, 2, 3])
+        cache.hold(cache.match("a", ids([1, 2])).last)
+
+        cache.distrust(cache.match("a", ids([1, 2, 3])))
+
+        assert depth(cache, [1, 2, 3]) == 2
+
+    def test_of_nothing_is_harmless(self) -> None:
+        cache = PrefixCache(num_blocks=8, block_size=2)
+        keep(cache, [1])
+
+        cache.distrust(cache.match("a", ids([2])))
+
+        assert depth(cache, [1]) == 1
+
+
 class TestNamespaces:
     def test_share_nothing_but_the_pool(self) -> None:
         cache = PrefixCache(num_blocks=2, block_size=4)
