@@ -77,8 +77,8 @@ class EngineThread:
         self._serials = itertools.count()
         self._wake = threading.Condition()
         self._inbox: deque[TaskState] = deque()  # guarded by _wake, as are the next four
+        self._unended: dict[int, TaskState] = {}  # by serial number: submitted, and its future has no end yet
         self._waiting_tokens = 0
-        self._num_unended = 0
         self._closing_at: float | None = None
         self._died: BaseException | None = None
         self._tokens_per_s = 0.0
@@ -103,6 +103,8 @@ class EngineThread:
         state = TaskState(task, next(self._serials), future, order)
         with self._wake:
             self._admit(order.unique_tokens)
+            self._waiting_tokens += order.unique_tokens
+            self._unended[state.serial] = state
             self._inbox.append(state)
             self._wake.notify()
         return future
@@ -111,15 +113,13 @@ class EngineThread:
         if self._died is not None or self._closing_at is not None:
             raise EngineClosed("the engine has stopped" if self._died is not None else "the engine is draining")
         limit = self._info.max_queued_tokens
-        if self._num_unended and self._waiting_tokens + tokens > limit:
+        if self._unended and self._waiting_tokens + tokens > limit:
             waiting = self._waiting_tokens
             wait_s = waiting / self._tokens_per_s if self._tokens_per_s else 1.0
             raise OutOfCapacity(
                 f"the queue holds {waiting} tokens and {tokens} more exceed its limit of {limit}",
                 retry_after_s=min(_RETRY_LIMIT_S, max(1.0, math.ceil(wait_s))),
             )
-        self._waiting_tokens += tokens
-        self._num_unended += 1
 
     def health(self) -> EngineHealth:
         with self._wake:
@@ -135,6 +135,8 @@ class EngineThread:
             self._wake.notify()
         if self._thread.ident is not None:
             self._thread.join()
+        else:
+            self._end_all()
 
     # everything below runs on the engine thread
 
@@ -183,6 +185,7 @@ class EngineThread:
         except StepFailed as failure:
             _LOG.exception("a step failed")
             fault = EngineFault(f"the step that held this task failed: {failure.__cause__}")
+            fault.__cause__ = failure.__cause__
             for task in failure.step.tasks:
                 self._end(task, "fault", fault)
             return
@@ -203,13 +206,13 @@ class EngineThread:
 
     def _end(self, task: TaskState, end: TaskEnd, error: EngineError | None = None) -> None:
         self._scheduler.remove(task)
-        self._settle(task, end, error)
+        self._observer.on_task(task.stats(self._settle(task, end, error)))
 
-    def _settle(self, task: TaskState, end: TaskEnd, error: EngineError | None) -> None:
-        """Give the future its one end; a future that was cancelled meanwhile keeps that end."""
+    def _settle(self, task: TaskState, end: TaskEnd, error: EngineError | None) -> TaskEnd:
+        """Give the future its one end and return it; a future that was cancelled meanwhile keeps that end."""
         with self._wake:
+            del self._unended[task.serial]
             self._waiting_tokens -= task.order.unique_tokens
-            self._num_unended -= 1
         try:
             if error is not None:
                 task.future.set_exception(error)
@@ -217,18 +220,26 @@ class EngineThread:
                 task.future.set_result(task.result(end))
         except InvalidStateError:
             end = "cancelled"
-        self._observer.on_task(task.stats(end))
+        if end == "cancelled":
+            task.future.set_running_or_notify_cancel()  # or those who wait on several futures wait for ever
+        return end
 
     def _end_all(self) -> None:
-        closed = EngineClosed("the engine stopped before this task was finished")
-        for task in self._scheduler.tasks():
-            self._end(task, "closed", closed)
+        """End what is left. Nobody may wait for a dead thread, so the futures come before all that might raise."""
         with self._wake:
             if self._closing_at is None:
                 self._closing_at = time.monotonic()
-            arrived, self._inbox = self._inbox, deque()
-        for task in arrived:
-            self._settle(task, "closed", closed)
+            self._inbox.clear()
+            left = list(self._unended.values())
+        closed = EngineClosed("the engine stopped before this task was finished")
+        ends = [self._settle(task, "closed", closed) for task in left]
+        try:
+            for task in self._scheduler.tasks():
+                self._scheduler.remove(task)
+            for task, end in zip(left, ends, strict=True):
+                self._observer.on_task(task.stats(end))
+        except Exception:  # noqa: BLE001  as above
+            _LOG.exception("the engine thread could not put its things in order")
 
     def _take_snapshot(self) -> EngineSnapshot:
         cache = self._cache

@@ -25,7 +25,7 @@ from engine.scheduler import Scheduler, Step
 from engine.sequence import TaskState
 from engine.step import StepFailed, StepRunner
 from kernels.api import SpanTable
-from kernels.cpu import CpuKernels
+from kernels.reference import ReferenceKernels
 from tests.helpers.tries import Prefix, Tokens
 
 VOCABULARY = 16
@@ -212,7 +212,7 @@ class PaperEngine:
             pool=cast(KvPool, None),
             cache=self.cache,
             scheduler=self.scheduler,
-            kernels=CpuKernels(),
+            kernels=ReferenceKernels(),
         )
         self._serial = 0
 

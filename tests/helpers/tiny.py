@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -9,7 +13,7 @@ import torch
 from engine.checkpoint import Checkpoint
 from engine.config import EngineConfig
 from engine.model_config import ModelConfig
-from engine.records import StepStats, TaskStats
+from engine.records import Row, ScoreResult, ScoreTask, StepStats, TaskStats
 from engine.runner import EngineThread, build_engine
 from engine.weights import LayerWeights, ModelWeights
 
@@ -39,10 +43,10 @@ def tiny_checkpoint(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = 
     d, width = config.hidden_size, config.head_dim
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return (torch.randn(rows, columns, generator=rng) * columns**-0.5).to(dtype)
+        return torch.randn(rows, columns, generator=rng).div(math.sqrt(columns)).to(dtype)
 
     def norm() -> torch.Tensor:
-        return (1 + 0.1 * torch.randn(d, generator=rng)).to(dtype)
+        return torch.randn(d, generator=rng).mul(0.1).add(1).to(dtype)
 
     layers = tuple(
         LayerWeights(
@@ -74,6 +78,34 @@ class Log:
         self.tasks.append(stats)
 
 
+class Gate(Log):
+    """An observer that stops the engine after every step, before the tasks of that step end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived = threading.Semaphore(0)
+        self._passes = threading.Semaphore(0)
+        self._open = False
+
+    def on_step(self, stats: StepStats) -> None:
+        super().on_step(stats)
+        self._arrived.release()
+        if not self._open:
+            assert self._passes.acquire(timeout=60)
+
+    def wait(self) -> None:
+        """Return when the engine stands after a step that was not waited for yet."""
+        assert self._arrived.acquire(timeout=60)
+
+    def pass_one(self) -> None:
+        self._passes.release()
+
+    def open(self) -> None:
+        """Stop nobody from now on."""
+        self._open = True
+        self._passes.release()
+
+
 def tiny_engine(
     checkpoint: Checkpoint,
     log: Log | None = None,
@@ -84,6 +116,23 @@ def tiny_engine(
     **config: object,
 ) -> EngineThread:
     """An engine of ``num_blocks`` blocks, started."""
+    engine = unstarted_engine(
+        checkpoint, log, num_blocks=num_blocks, block_size=block_size, step_tokens=step_tokens, **config
+    )
+    engine.start()
+    return engine
+
+
+def unstarted_engine(
+    checkpoint: Checkpoint,
+    log: Log | None = None,
+    *,
+    num_blocks: int = 512,
+    block_size: int = 4,
+    step_tokens: int = 64,
+    **config: object,
+) -> EngineThread:
+    """An engine whose pool holds nothing but NaN: what is read before it is written shows."""
     dtype = "bfloat16" if checkpoint.weights.embedding.dtype == torch.bfloat16 else "float32"
     token_bytes = checkpoint.config.kv_bytes_per_token(checkpoint.weights.embedding.element_size())
     settings = EngineConfig(
@@ -94,5 +143,31 @@ def tiny_engine(
         **config,  # type: ignore[arg-type]
     )
     engine = build_engine(checkpoint, settings, log or Log())
-    engine.start()
+    fill_pool(engine, torch.nan)
     return engine
+
+
+def fill_pool(engine: EngineThread, value: float) -> None:
+    """Write ``value`` to every slot of an engine that runs nothing."""
+    engine._steps._pool.keys.fill_(value)
+    engine._steps._pool.values.fill_(value)
+
+
+@contextmanager
+def running(engine: EngineThread) -> Iterator[EngineThread]:
+    """Close the engine at the end, whatever happens, and without waiting for what is queued."""
+    try:
+        yield engine
+    finally:
+        engine.close(drain_s=0)
+
+
+def task_of(
+    rows: Sequence[Row], *, namespace: str = "a", task_id: str = "task", deadline_s: float | None = None
+) -> ScoreTask:
+    return ScoreTask(task_id=task_id, namespace=namespace, rows=tuple(rows), deadline_s=deadline_s)
+
+
+def score(engine: EngineThread, rows: Sequence[Row], *, namespace: str = "a") -> ScoreResult:
+    """Submit and wait."""
+    return engine.submit(task_of(rows, namespace=namespace)).result(timeout=60)
