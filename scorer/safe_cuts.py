@@ -5,16 +5,14 @@ text into, so a text cut between two words gives the ids of the whole, part by p
 as each part, read alone, still splits into the same words. Three things could spoil that:
 
 - the words of the left part change because the text ends: only white space looks ahead
-  (``\s+(?!\S)``), and contractions go past a letter only by an apostrophe;
+  (``\s+(?!\S)``), so a letter must stand before the cut;
 - the words of the right part change because the text begins: no expression looks back, so a
   match that starts at the cut does not know what was there;
-- what stands at the cut was one word: a letter is in one word with letters, marks or digits
-  that follow, never with ASCII punctuation or a space.
+- what stands at the cut was one word: a letter is followed in its word by letters at most.
 
-So a cut is safe after an ASCII letter and before ASCII punctuation other than an apostrophe,
-or before a single space and another letter. Both sides must be literal text: then no text of
-a request can undo it. Unicode normal forms keep it: an ASCII character never composes with
-what stands before it.
+So a cut is safe after an ASCII letter and before any other ASCII character. Both must be
+literal text: then no text of a request can undo it. Unicode normal forms keep it: an ASCII
+character never composes with what stands before it.
 
 That argument holds for the expressions listed here, which were read one by one. With any
 other tokenizer nothing is cut.
@@ -41,7 +39,6 @@ _WORDS: Final = frozenset(
     }
 )
 _NORMAL_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
-_PUNCTUATION: Final = frozenset(string.punctuation) - {"'"}
 
 
 class SafeCuts:
@@ -65,10 +62,9 @@ class SafeCuts:
 
     def _is_safe(self, literal: str, index: int) -> bool:
         left, right = literal[index - 1], literal[index]
-        if left not in string.ascii_letters:
+        if left not in string.ascii_letters or not right.isascii() or right.isalpha():
             return False
-        starts_word = right == " " and literal[index + 1 : index + 2] in (*string.ascii_letters,)
-        return (right in _PUNCTUATION or starts_word) and not any(left + right in text for text in self._added_texts)
+        return not any(left + right in text for text in self._added_texts)
 
 
 def describe(tokenizer: Tokenizer) -> Mapping[str, Any]:
