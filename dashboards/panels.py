@@ -297,8 +297,9 @@ CACHE = RowSpec(
         ),
         PanelSpec(
             title="Tokeniser memo",
-            description="Which share of the slot texts did not have to be tokenised again?",
+            description="Which share of the texts did not have to be tokenised again?",
             unit="percentunit",
+            width=12,
             max_value=1,
             no_value=_NO_TRAFFIC,
             queries=(
@@ -312,16 +313,11 @@ CACHE = RowSpec(
             ),
         ),
         PanelSpec(
-            title="Tokeniser memo entries",
-            description="How many slot texts does the memo hold?",
-            unit="short",
-            queries=(Query(expr=gauge("scorer_tokenise_memo_entries"), legend="texts"),),
-        ),
-        PanelSpec(
             title="Tokeniser memo size",
-            description="How much memory does the memo take?",
-            unit="bytes",
-            queries=(Query(expr=gauge("scorer_tokenise_memo_bytes"), legend="memo"),),
+            description="How much text does the memo remember, in tokens?",
+            unit="short",
+            width=12,
+            queries=(Query(expr=gauge("scorer_tokenise_memo_tokens"), legend="tokens"),),
         ),
     ),
 )

@@ -8,7 +8,7 @@ Label values come from the closed sets below; ``route`` is the path template of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from engine import EngineSnapshot, StepStats, TaskStats
 from engine.records import TaskEnd
+from scorer.text_tokens import MemoStats
 
 Stage: TypeAlias = Literal["tokenise", "queue", "prefill", "readout", "respond"]
 
@@ -50,19 +51,6 @@ _ROW_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 _TOKEN_BUCKETS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 _OPENMETRICS = "application/openmetrics-text"
-
-
-class MemoStats(Protocol):
-    """State of the tokeniser's memo of slot texts; counts since the start."""
-
-    @property
-    def hits(self) -> int: ...
-    @property
-    def misses(self) -> int: ...
-    @property
-    def num_entries(self) -> int: ...
-    @property
-    def num_bytes(self) -> int: ...
 
 
 class Metrics:
@@ -258,10 +246,7 @@ def _engine_families(snapshot: EngineSnapshot) -> Iterator[Metric]:
 
 def _memo_families(memo: MemoStats) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "scorer_tokenise_memo_hits_total", "Slot texts found in the tokeniser's memo.", value=memo.hits
+        "scorer_tokenise_memo_hits_total", "Texts whose tokens were in the tokeniser's memo.", value=memo.hits
     )
-    yield CounterMetricFamily(
-        "scorer_tokenise_memo_misses_total", "Slot texts that had to be tokenised from their start.", value=memo.misses
-    )
-    yield GaugeMetricFamily("scorer_tokenise_memo_entries", "Slot texts in the memo.", value=memo.num_entries)
-    yield GaugeMetricFamily("scorer_tokenise_memo_bytes", "Size of the memo.", value=memo.num_bytes)
+    yield CounterMetricFamily("scorer_tokenise_memo_misses_total", "Texts that had to be tokenised.", value=memo.misses)
+    yield GaugeMetricFamily("scorer_tokenise_memo_tokens", "Tokens that the memo remembers.", value=memo.tokens_held)

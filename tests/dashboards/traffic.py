@@ -6,24 +6,20 @@ from dataclasses import dataclass
 
 from engine import EngineSnapshot, StepStats, TaskStats
 from scorer.metrics import Metrics
+from scorer.text_tokens import MemoStats
 
 ROUTES = ("/v1/batches/score", "/rerank")
 
 
-@dataclass(slots=True)
 class Memo:
-    """Three of four slot texts are found."""
+    """Three of four texts are found."""
 
-    hits: int = 0
-    misses: int = 0
-    num_entries: int = 0
-    num_bytes: int = 0
+    def __init__(self) -> None:
+        self.stats = MemoStats(hits=0, misses=0, tokens_held=0)
 
     def grow(self) -> None:
-        self.hits += 3
-        self.misses += 1
-        self.num_entries += 1
-        self.num_bytes += 512
+        seen = self.stats
+        self.stats = MemoStats(hits=seen.hits + 3, misses=seen.misses + 1, tokens_held=seen.tokens_held + 64)
 
 
 SNAPSHOT = EngineSnapshot(
@@ -42,7 +38,7 @@ def start(metrics: Metrics) -> Memo:
     """What the service reports once, when it is ready; returns the memo that ``send`` grows."""
     memo = Memo()
     metrics.watch_engine(lambda: SNAPSHOT)
-    metrics.watch_memo(lambda: memo)
+    metrics.watch_memo(lambda: memo.stats)
     metrics.set_selftest(passed=True)
     metrics.set_build_info(
         version="0.1.0", model="tiny", revision="abc123", template="generic@1", dtype="float32", kernels="reference"

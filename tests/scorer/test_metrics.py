@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from dataclasses import dataclass
 from typing import get_args
 
 import pytest
@@ -14,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from engine import EngineObserver, EngineSnapshot, StepStats, TaskStats
 from engine.records import TaskEnd
-from scorer.metrics import ItemOutcome, MemoStats, Metrics, Stage
+from scorer.metrics import ItemOutcome, Metrics, Stage
+from scorer.text_tokens import MemoStats
 
 OPENMETRICS = "application/openmetrics-text"
 PROMETHEUS_2_ACCEPT = (
@@ -23,12 +23,7 @@ PROMETHEUS_2_ACCEPT = (
 )
 
 
-@dataclass(frozen=True)
-class FixedMemo:
-    hits: int = 7
-    misses: int = 3
-    num_entries: int = 2
-    num_bytes: int = 640
+MEMO = MemoStats(hits=7, misses=3, tokens_held=640)
 
 
 def scrape(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -214,14 +209,12 @@ def test_engine_is_read_at_every_scrape_and_not_before() -> None:
 
 
 def test_memo_is_published() -> None:
-    metrics, memo = Metrics(), FixedMemo()
-    read: MemoStats = memo
-    metrics.watch_memo(lambda: read)
+    metrics = Metrics()
+    metrics.watch_memo(lambda: MEMO)
 
     assert value(metrics, "scorer_tokenise_memo_hits_total") == 7
     assert value(metrics, "scorer_tokenise_memo_misses_total") == 3
-    assert value(metrics, "scorer_tokenise_memo_entries") == 2
-    assert value(metrics, "scorer_tokenise_memo_bytes") == 640
+    assert value(metrics, "scorer_tokenise_memo_tokens") == 640
 
 
 def test_build_info_is_one_series_with_the_latest_facts() -> None:
@@ -251,7 +244,7 @@ def test_text_unless_openmetrics_is_asked_for(accept: str | None) -> None:
 def test_openmetrics_where_accept_names_it(accept: str) -> None:
     metrics = Metrics()
     metrics.set_build_info(version="1", model="m", revision="r", template="t", dtype="d", kernels="k")
-    metrics.watch_memo(FixedMemo)
+    metrics.watch_memo(lambda: MEMO)
 
     body, content_type = metrics.exposition(accept)
 
