@@ -1,0 +1,193 @@
+"""Builds and wires everything; the one module that knows the real engine."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from litestar import Litestar, Request, Response
+from litestar.exceptions import HTTPException
+
+from engine import EngineObserver
+from scorer.admission import Admission
+from scorer.chat_formats import detect_chat_format, find_chat_format
+from scorer.edge import Edge
+from scorer.errors import INTERNAL, answer_for, reply_to
+from scorer.fetch import DEFAULT_MODEL, find_model
+from scorer.metrics import Metrics
+from scorer.model_host import LoadedModel, ModelHost
+from scorer.pages import page_routes
+from scorer.probes import probe_routes
+from scorer.prompt_catalogue import PromptCatalogue
+from scorer.prompts import PromptBuilder
+from scorer.request_record import record_of
+from scorer.rerank_routes import rerank_route
+from scorer.routes import ScoringGate, score_route
+from scorer.selftest import self_test
+from scorer.service import ScoringService
+from scorer.settings import Settings
+from scorer.templates import DEFAULT_TEMPLATE, TemplateError, builtin_templates, find_template
+from scorer.text_tokens import TextMemo
+from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
+from scorer.version import package_version
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """The ASGI application and the parts that whoever runs it has to know."""
+
+    asgi: Edge
+    host: ModelHost
+    admission: Admission
+
+
+def build_application(
+    settings: Settings, metrics: Metrics, load: Callable[[], LoadedModel], *, test: Callable[[LoadedModel], str | None]
+) -> Application:
+    """Wire the service around whatever ``load`` gives.
+
+    Args:
+        load: Called in a thread when the application starts.
+        test: Why the loaded model must not be trusted, or None.
+    """
+    host = ModelHost(
+        load,
+        test,
+        require_self_test=settings.self_test == "require",
+        on_loaded=lambda model, passed: _publish(metrics, model, passed=passed),
+    )
+    admission = Admission(max_requests=settings.max_concurrent_requests, max_buffered_bytes=settings.max_buffered_bytes)
+    service = ScoringService(
+        host=host,
+        admission=admission,
+        metrics=metrics,
+        max_pairs=settings.max_pairs,
+        request_timeout_s=settings.request_timeout_s,
+    )
+    gate = ScoringGate(
+        service=service,
+        admission=admission,
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout_s=settings.body_timeout_s,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        host.start()
+        try:
+            yield
+        finally:
+            await host.close(drain_s=settings.drain_timeout_s)
+
+    app = Litestar(
+        route_handlers=[
+            score_route(gate),
+            rerank_route(gate),
+            *probe_routes(host, metrics, settings, started_at=time.time()),
+            *page_routes(),
+        ],
+        lifespan=[lifespan],
+        exception_handlers={HTTPException: _answer_error, Exception: _answer_error},
+        openapi_config=None,  # handlers read their bodies themselves: see scorer.openapi
+        logging_config=None,
+        request_max_body_size=None,  # counted in scorer.json_body
+    )
+    return Application(asgi=Edge(app, metrics), host=host, admission=admission)
+
+
+def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineObserver) -> LoadedModel:
+    """The real model: tokenizer, templates and engine.
+
+    Raises:
+        ModelNotFoundError: there is no such model.
+        CheckpointError, DeviceError: it cannot be loaded.
+        TemplateError: the template does not fit it.
+    """
+    # PyTorch takes seconds to import; the service answers probes before that.
+    from engine.runner import start_engine  # noqa: PLC0415
+
+    path = find_model(settings.model or DEFAULT_MODEL.name, environ)
+    memo = TextMemo(settings.memo_tokens)
+    prompts = load_prompts(load_tokenizer(path), memo, template=settings.template, chat_format=settings.chat_format)
+    engine = start_engine(path, settings.engine, observer)
+    return LoadedModel(engine=engine, prompts=prompts, name=settings.model_name or engine.info.model, memo=memo)
+
+
+def load_prompts(
+    tokenizer: LoadedTokenizer, memo: TextMemo, *, template: str | None, chat_format: str | None
+) -> PromptCatalogue:
+    """The template that is named (None: the one for models that are no rerankers), and all others that fit.
+
+    Raises:
+        TemplateError: the one that is named does not exist or does not fit the model.
+    """
+    chat = (
+        detect_chat_format(tokenizer.special_tokens, chat_template=tokenizer.chat_template)
+        if chat_format is None
+        else find_chat_format(chat_format)
+    )
+    default = PromptBuilder(tokenizer, find_template(template or DEFAULT_TEMPLATE), chat, memo)
+    others: list[PromptBuilder] = []
+    for other in builtin_templates():
+        try:
+            others.append(PromptBuilder(tokenizer, other, chat, memo))
+        except TemplateError as error:
+            _LOG.info("template %s is not offered: %s", other.id, error)
+    return PromptCatalogue(default, others)
+
+
+def build_service(settings: Settings, environ: Mapping[str, str]) -> Application:
+    """The service with the real model."""
+    metrics = Metrics(request_limit_s=settings.request_timeout_s)
+    return build_application(settings, metrics, lambda: load_model(settings, environ, metrics), test=self_test)
+
+
+def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
+    engine, info = model.engine, model.engine.info
+    metrics.set_selftest(passed)
+    metrics.watch_engine(lambda: engine.health().snapshot)
+    metrics.watch_memo(model.memo.stats)
+    metrics.set_build_info(
+        version=package_version(),
+        model=model.name,
+        revision=info.revision,
+        template=model.prompts.default.template.id,
+        dtype=info.dtype,
+        kernels=info.kernels,
+    )
+    _LOG.info(
+        "model loaded",
+        extra={
+            "fields": {
+                "model": model.name,
+                "revision": info.revision,
+                "dtype": info.dtype,
+                "device": info.device,
+                "kernels": info.kernels,
+                "templates": model.prompts.names,
+                "max_prompt_tokens": info.max_row_tokens,
+                "num_blocks": info.num_blocks,
+                "self_test_passed": passed,
+            }
+        },
+    )
+
+
+def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Any error as the client sees it; what is not in the table is logged with its trace."""
+    record = record_of(request.scope)
+    if not isinstance(error, HTTPException) and answer_for(error) is INTERNAL:
+        _LOG.error("unexpected error", exc_info=error, extra={"fields": {"request_id": record.request_id}})
+    reply = reply_to(error, request_id=record.request_id)
+    record.outcome = reply.outcome
+    record.error_code = reply.body.error.code
+    return Response(
+        msgspec.json.encode(reply.body), status_code=reply.status, media_type="application/json", headers=reply.headers
+    )

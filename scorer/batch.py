@@ -1,0 +1,100 @@
+"""One request between decoding and the reply: what is to be scored, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from engine import RowUsage, TaskStats
+from scorer.metrics import ItemOutcome
+from scorer.prompt_types import PairPrompt, PromptError
+from scorer.readouts import ReadoutPlan
+from scorer.rows import RowPlan
+from scorer.schema import ItemStatus, ScoreRequest
+from scorer.scores import ItemScore
+from scorer.template_types import Order
+
+Pair: TypeAlias = tuple[int, int]
+"""Index of the query, index of the document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchPlan:
+    """A request, tokenised."""
+
+    request: ScoreRequest
+    template: str
+    order: Order
+    pairs: list[Pair]
+    prompts: list[PairPrompt | PromptError]
+    readout: ReadoutPlan
+    rows: RowPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemFault:
+    """Why a pair has no score."""
+
+    status: ItemStatus
+    outcome: ItemOutcome
+    code: str
+    message: str
+    retryable: bool
+    field: str | None = None
+    value: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredItem:
+    """What became of one pair: a score or a fault.
+
+    Args:
+        usage: Sum over the rows of the pair; None if it had none.
+    """
+
+    index: int
+    result: ItemScore | ItemFault
+    usage: RowUsage | None
+    truncated_tokens: int
+
+    @property
+    def score(self) -> ItemScore | None:
+        return self.result if isinstance(self.result, ItemScore) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTimes:
+    """Seconds. ``ttft_s`` is arrival to the first score known, None without a score."""
+
+    tokenise_s: float
+    queue_s: float
+    prefill_s: float
+    readout_s: float
+    ttft_s: float | None
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoredBatch:
+    """The answer to a request, in no wire form yet. ``items`` are in the order of the pairs."""
+
+    request_id: str
+    model: str
+    plan: BatchPlan
+    items: list[ScoredItem]
+    stats: TaskStats | None
+    times: BatchTimes
+
+    @property
+    def usage(self) -> TaskStats:
+        """What the engine counted; all zero if it was not needed."""
+        return self.stats or TaskStats(task_id=self.request_id, end="ok", num_rows=0)
+
+    @property
+    def truncated_tokens(self) -> int:
+        return sum(item.truncated_tokens for item in self.items)
+
+    @property
+    def outcome(self) -> Literal["ok", "partial"]:
+        return "ok" if all(item.score for item in self.items) else "partial"

@@ -1,0 +1,213 @@
+"""The one table from what went wrong to what the client is told.
+
+    Refusal                  the service itself refuses the request
+      UnsupportedMedia       the body is not sent as JSON
+      BodyTimeout            the body did not arrive in time
+      BodyTooLarge           the body is over the limit
+      MalformedBody          the body is not (strict) JSON
+      InvalidValue           the JSON has a wrong type or value, at a path that is named
+      UnknownModel           another model is asked for than the one that is served
+      Overloaded             too many requests are under way
+      NotReady               the model is loading, has failed to load, or is draining
+      ClientGone             the client closed the connection
+      NoFiniteScore          the model gave NaN or infinity for everything that was asked
+
+Errors of the engine are in the table as well; what is not in it is a fault of ours: 500.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+from litestar.exceptions import HTTPException
+
+from engine import (
+    CheckpointError,
+    DeadlineExceeded,
+    EngineClosed,
+    EngineFault,
+    InvalidTask,
+    OutOfCapacity,
+    TaskCancelled,
+)
+from scorer.metrics import RequestOutcome
+
+
+class Refusal(Exception):
+    """A request that the service does not serve.
+
+    Args:
+        message: What was wanted and what was got; never text of the client.
+        field: Path of the part to blame, like ``documents[3].text``.
+        value: What was got: a number, or the length of a text or list.
+        limit: What it must not pass.
+        retry_after_s: When it makes sense to come back.
+    """
+
+    retryable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        value: float | str | None = None,
+        limit: float | str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.field = field
+        self.value = value
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+class UnsupportedMedia(Refusal):
+    """The body is not sent as plain JSON."""
+
+
+class BodyTimeout(Refusal):
+    """The body did not arrive in time."""
+
+    retryable = True
+
+
+class BodyTooLarge(Refusal):
+    """The body is over the limit."""
+
+
+class MalformedBody(Refusal):
+    """The body is not strict JSON."""
+
+
+class InvalidValue(Refusal):
+    """The JSON is fine, a type or value in it is not."""
+
+
+class UnknownModel(Refusal):
+    """Another model is asked for than the one that is served."""
+
+
+class Overloaded(Refusal):
+    """Too many requests are under way, or too many bytes of their bodies."""
+
+    retryable = True
+
+
+class NotReady(Refusal):
+    """The model is loading, has failed to load, or is draining."""
+
+    retryable = True
+
+
+class ClientGone(Refusal):
+    """The client closed the connection; nobody reads this answer."""
+
+
+class NoFiniteScore(Refusal):
+    """The model gave NaN or infinity for everything that was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one kind of error is reported."""
+
+    status: int
+    code: str
+    outcome: RequestOutcome
+
+
+ANSWERS: dict[type[Exception], Answer] = {
+    MalformedBody: Answer(400, "malformed_json", "invalid"),
+    UnknownModel: Answer(404, "model_not_found", "invalid"),
+    BodyTimeout: Answer(408, "body_timeout", "invalid"),
+    BodyTooLarge: Answer(413, "body_too_large", "invalid"),
+    UnsupportedMedia: Answer(415, "unsupported_media_type", "invalid"),
+    InvalidValue: Answer(422, "invalid_value", "invalid"),
+    InvalidTask: Answer(422, "invalid_task", "invalid"),
+    Overloaded: Answer(429, "overloaded", "refused"),
+    OutOfCapacity: Answer(429, "out_of_capacity", "refused"),
+    ClientGone: Answer(499, "client_closed_request", "cancelled"),
+    TaskCancelled: Answer(499, "task_cancelled", "cancelled"),
+    NoFiniteScore: Answer(500, "non_finite_score", "fault"),
+    NotReady: Answer(503, "not_ready", "unavailable"),
+    EngineClosed: Answer(503, "engine_closed", "unavailable"),
+    EngineFault: Answer(503, "engine_fault", "fault"),
+    CheckpointError: Answer(503, "model_failed_to_load", "unavailable"),
+    DeadlineExceeded: Answer(504, "deadline_exceeded", "deadline"),
+}
+
+INTERNAL = Answer(500, "internal_error", "fault")
+
+
+class ErrorDetail(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What went wrong, for programs (`code`, `field`, `value`, `limit`) and for people (`message`)."""
+
+    code: str
+    message: str
+    retryable: bool
+    request_id: str
+    field: str | None = None
+    value: float | int | str | None = None
+    limit: float | int | str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorReply:
+    """An error as it goes over the wire."""
+
+    status: int
+    outcome: RequestOutcome
+    headers: dict[str, str]
+    body: ErrorBody
+
+
+def answer_for(error: BaseException) -> Answer:
+    """The table's entry for ``error`` or for the nearest of its base classes."""
+    for kind in type(error).__mro__:
+        if kind in ANSWERS:
+            return ANSWERS[kind]
+    return INTERNAL
+
+
+def reply_to(error: Exception, *, request_id: str) -> ErrorReply:
+    """What the client gets for ``error``."""
+    if isinstance(error, HTTPException):
+        return _framework_reply(error, request_id=request_id)
+    answer = answer_for(error)
+    detail = ErrorDetail(
+        code=answer.code,
+        message="the service failed; the log has the reason" if answer is INTERNAL else str(error),
+        retryable=getattr(error, "retryable", False),
+        request_id=request_id,
+        field=getattr(error, "field", None),
+        value=getattr(error, "value", None),
+        limit=getattr(error, "limit", None),
+    )
+    headers: dict[str, str] = {}
+    if detail.retryable and answer.status in {429, 503}:
+        headers["retry-after"] = str(max(1, math.ceil(getattr(error, "retry_after_s", None) or 1.0)))
+    if answer.status in {408, 413}:
+        headers["connection"] = "close"  # what is left of the body is not worth waiting for
+    return ErrorReply(status=answer.status, outcome=answer.outcome, headers=headers, body=ErrorBody(error=detail))
+
+
+def _framework_reply(error: HTTPException, *, request_id: str) -> ErrorReply:
+    """404, 405 and whatever else the web framework refuses by itself, in our form."""
+    status = HTTPStatus(error.status_code)
+    detail = ErrorDetail(
+        code=status.name.lower(), message=f"{status.phrase.lower()}: see /docs", retryable=False, request_id=request_id
+    )
+    outcome: RequestOutcome = "fault" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid"
+    return ErrorReply(
+        status=int(status), outcome=outcome, headers=dict(error.headers or {}), body=ErrorBody(error=detail)
+    )

@@ -1,0 +1,148 @@
+"""The native dialect: what ``POST /v1/batches/score`` answers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from scorer.batch import ItemFault, Pair, ScoredBatch, ScoredItem
+from scorer.json_body import StrictDecoder
+from scorer.readouts import LabelPlan
+from scorer.schema import (
+    BatchUsage,
+    Counts,
+    ItemError,
+    ItemResult,
+    ItemStatus,
+    ItemUsage,
+    PromptTokensDetails,
+    ScoreRequest,
+    ScoreResponse,
+    TextItem,
+    Timings,
+)
+from scorer.service import Dialect
+
+V = TypeVar("V")
+
+
+def native_dialect() -> Dialect[ScoreRequest]:
+    return Dialect(decode=StrictDecoder(ScoreRequest).decode, to_request=lambda request: request, reply=_reply)
+
+
+def batch_usage(batch: ScoredBatch) -> BatchUsage:
+    """Sums over all pairs, as the engine counted them."""
+    stats = batch.usage
+    return BatchUsage(
+        prompt_tokens=stats.prompt_tokens,
+        completion_tokens=0,
+        total_tokens=stats.prompt_tokens,
+        prompt_tokens_details=PromptTokensDetails(
+            cached_tokens=stats.cached_tokens, cache_write_tokens=stats.kept_tokens
+        ),
+        shared_tokens=stats.shared_tokens,
+        computed_tokens=stats.computed_tokens,
+        truncated_tokens=batch.truncated_tokens,
+    )
+
+
+def item_error(fault: ItemFault) -> ItemError:
+    return ItemError(
+        code=fault.code,
+        message=fault.message,
+        retryable=fault.retryable,
+        field=fault.field,
+        value=fault.value,
+        limit=fault.limit,
+    )
+
+
+def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
+    plan, times = batch.plan, batch.times
+    statuses = Counter(_status(item) for item in batch.items)
+    return ScoreResponse(
+        id=batch.request_id,
+        object="score_batch",
+        model=batch.model,
+        template=plan.template,
+        order=plan.order,
+        readout="labels" if isinstance(plan.readout, LabelPlan) else "likelihood",
+        created=int(time.time()),
+        results=[_result(item, plan.pairs[item.index], request) for item in _chosen(batch.items, request.top_n)],
+        counts=Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"]),
+        usage=batch_usage(batch),
+        timings=Timings(
+            tokenize_ms=_ms(times.tokenise_s),
+            queue_ms=_ms(times.queue_s),
+            prefill_ms=_ms(times.prefill_s),
+            readout_ms=_ms(times.readout_s),
+            ttft_ms=None if times.ttft_s is None else _ms(times.ttft_s),
+            total_ms=_ms(times.total_s),
+        ),
+    )
+
+
+def _chosen(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
+    """All in order; or the best ``top_n`` that have a score, then those that have none."""
+    if top_n is None:
+        return items
+    best = sorted((item for item in items if item.score), key=_by_score)
+    return [*best[:top_n], *(item for item in items if not item.score)]
+
+
+def _by_score(item: ScoredItem) -> float:
+    assert item.score is not None, "only items with a score are ranked"
+    return -item.score.score  # sorting is stable: ties stay in order of their index
+
+
+def _result(item: ScoredItem, pair: Pair, request: ScoreRequest) -> ItemResult:
+    query, document = pair
+    score = item.score
+    return ItemResult(
+        index=item.index,
+        query_index=query,
+        document_index=document,
+        query_id=_id_of(request.queries[query]),
+        document_id=_id_of(request.documents[document]),
+        status=_status(item),
+        score=score.score if score else UNSET,
+        label=_given(score.label if score else None),
+        labels=_given(score.labels if score else None),
+        label_mass=_given(score.label_mass if score else None),
+        log_prob_sum=_given(score.log_prob_sum if score else None),
+        target_tokens=_given(score.target_tokens if score else None),
+        usage=_usage(item),
+        error=item_error(item.result) if isinstance(item.result, ItemFault) else UNSET,
+    )
+
+
+def _status(item: ScoredItem) -> ItemStatus:
+    return item.result.status if isinstance(item.result, ItemFault) else "ok"
+
+
+def _usage(item: ScoredItem) -> ItemUsage | UnsetType:
+    if item.usage is None:
+        return UNSET
+    return ItemUsage(
+        prompt_tokens=item.usage.prompt_tokens,
+        cached_tokens=item.usage.cached_tokens,
+        shared_tokens=item.usage.shared_tokens,
+        computed_tokens=item.usage.computed_tokens,
+        truncated_tokens=item.truncated_tokens,
+    )
+
+
+def _id_of(item: str | TextItem) -> str | None:
+    return None if isinstance(item, str) else item.id
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+def _given(value: V | None) -> V | UnsetType:
+    return UNSET if value is None else value

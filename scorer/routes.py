@@ -1,0 +1,56 @@
+"""The native route, and how every scoring route reads its request and writes its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from litestar import Request, Response, post
+from litestar.handlers import HTTPRouteHandler
+
+from scorer.admission import Admission
+from scorer.disconnect import while_connected
+from scorer.json_body import read_body, require_json
+from scorer.native_dialect import native_dialect
+from scorer.request_record import record_of
+from scorer.service import Dialect, ScoringService
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringGate:
+    """What a scoring handler needs: the service and the limits of its body."""
+
+    service: ScoringService
+    admission: Admission
+    max_body_bytes: int
+    body_timeout_s: float
+
+    async def answer(self, request: Request[Any, Any, Any], dialect: Dialect[T]) -> Response[bytes]:
+        """Read the body, score, answer.
+
+        Raises:
+            Refusal, EngineError: see :mod:`scorer.errors`.
+        """
+        record = record_of(request.scope)
+        record.scoring = True
+        require_json(request.headers)
+        with self.admission.buffer() as buffer:
+            body = await read_body(
+                request.receive, request.headers, buffer, limit=self.max_body_bytes, timeout_s=self.body_timeout_s
+            )
+            reply = await while_connected(self.service.score(body, dialect, record), request.receive)
+        headers = {"x-cached-tokens": str(reply.cached_tokens), "x-computed-tokens": str(reply.computed_tokens)}
+        return Response(reply.body, media_type="application/json", headers=headers)
+
+
+def score_route(gate: ScoringGate) -> HTTPRouteHandler:
+    """``POST /v1/batches/score``."""
+    dialect = native_dialect()
+
+    @post("/v1/batches/score", status_code=200)
+    async def score_batch(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await gate.answer(request, dialect)
+
+    return score_batch

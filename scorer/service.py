@@ -1,0 +1,218 @@
+"""The one use case: a body in, scores out, in whichever dialect was spoken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from engine import DeadlineExceeded, Engine, EngineClosed, EngineError, ScoreResult, ScoreTask
+from scorer.admission import Admission
+from scorer.batch import BatchPlan, ItemFault, ScoredBatch
+from scorer.batch_plan import plan_batch
+from scorer.batch_results import scored_batch
+from scorer.errors import InvalidValue, Refusal
+from scorer.metrics import ItemOutcome, Metrics
+from scorer.model_host import LoadedModel, ModelHost
+from scorer.request_record import RequestRecord
+from scorer.schema import ScoreRequest
+
+T = TypeVar("T")
+
+_WATCH_S = 0.25
+"""How often a wait looks whether the engine is still there."""
+
+_GRACE_S = 5.0
+"""A step that is running when the deadline passes is let finish; past this it counts as hung."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect(Generic[T]):
+    """One way to ask for scores and to answer.
+
+    Args:
+        decode: Body to the dialect's own request.
+        to_request: The dialect's request in native terms.
+        reply: The wire form of the answer; may refuse a batch that it cannot express.
+    """
+
+    decode: Callable[[bytes], T]
+    to_request: Callable[[T], ScoreRequest]
+    reply: Callable[[T, ScoredBatch], msgspec.Struct]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An encoded answer and what its headers say."""
+
+    body: bytes
+    cached_tokens: int
+    computed_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Started(Generic[T]):
+    """A request that is in the engine, or that needs none: then ``future`` is None."""
+
+    spoken: T
+    plan: BatchPlan
+    future: Future[ScoreResult] | None
+    deadline_s: float
+    tokenise_s: float
+    submitted_s: float
+
+
+class ScoringService:
+    """Scores batches. Belongs to the event loop; what takes processor time runs in threads."""
+
+    def __init__(
+        self, *, host: ModelHost, admission: Admission, metrics: Metrics, max_pairs: int, request_timeout_s: float
+    ) -> None:
+        self._host = host
+        self._admission = admission
+        self._metrics = metrics
+        self._max_pairs = max_pairs
+        self._request_timeout_s = request_timeout_s
+
+    async def score(self, body: bytes, dialect: Dialect[T], record: RequestRecord) -> Reply:
+        """The encoded answer to ``body``. Cancelling it gives up what the engine holds for it.
+
+        Raises:
+            Refusal, EngineError: see :mod:`scorer.errors`.
+        """
+        model = self._host.require()
+        with self._admission.request():
+            started = await self._start(body, dialect, model, record)
+            try:
+                result = await _result(started, model.engine)
+            except EngineError as error:
+                lost: ItemOutcome = "deadline" if isinstance(error, DeadlineExceeded) else "failed"
+                self._metrics.count_items(lost, len(started.plan.pairs))
+                raise
+            except asyncio.CancelledError:
+                self._metrics.count_items("failed", len(started.plan.pairs))
+                raise
+            finished_s = time.monotonic()
+            batch, reply = await asyncio.to_thread(_answer, started, result, dialect, model, record)
+        self._observe(batch, respond_s=time.monotonic() - finished_s)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def _start(self, body: bytes, dialect: Dialect[T], model: LoadedModel, record: RequestRecord) -> _Started[T]:
+        """Decode, tokenise and submit in a worker thread."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._submit, body, dialect, model, record))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped; what it is about to submit can be cancelled.
+            work.add_done_callback(_give_up)
+            raise
+
+    def _submit(self, body: bytes, dialect: Dialect[T], model: LoadedModel, record: RequestRecord) -> _Started[T]:
+        spoken = dialect.decode(body)
+        request = dialect.to_request(spoken)
+        record.request_id = request.request_id or record.request_id
+        deadline_s = record.started_s + self._time_allowed_s(request)
+        began_s = time.monotonic()
+        plan = plan_batch(request, model, max_pairs=self._max_pairs)
+        submitted_s = time.monotonic()
+        future = None
+        if plan.rows.rows:
+            task = ScoreTask(
+                task_id=record.request_id, namespace=model.namespace, rows=plan.rows.rows, deadline_s=deadline_s
+            )
+            future = model.engine.submit(task)
+        return _Started(
+            spoken=spoken,
+            plan=plan,
+            future=future,
+            deadline_s=deadline_s,
+            tokenise_s=submitted_s - began_s,
+            submitted_s=submitted_s,
+        )
+
+    def _time_allowed_s(self, request: ScoreRequest) -> float:
+        if request.deadline_ms is None:
+            return self._request_timeout_s
+        limit_ms = int(self._request_timeout_s * 1000)
+        if request.deadline_ms > limit_ms:
+            raise InvalidValue(
+                f"deadline_ms is {request.deadline_ms}, the limit is {limit_ms}",
+                field="deadline_ms",
+                value=request.deadline_ms,
+                limit=limit_ms,
+            )
+        return request.deadline_ms / 1000
+
+    def _observe(self, batch: ScoredBatch, *, respond_s: float) -> None:
+        metrics, times = self._metrics, batch.times
+        for item in batch.items:
+            metrics.count_items(item.result.outcome if isinstance(item.result, ItemFault) else "ok", 1)
+        if times.ttft_s is None:
+            return
+        metrics.observe_ttft(times.ttft_s)
+        metrics.observe_stage("tokenise", times.tokenise_s)
+        metrics.observe_stage("queue", times.queue_s)
+        metrics.observe_stage("prefill", times.prefill_s)
+        metrics.observe_stage("readout", times.readout_s)
+        metrics.observe_stage("respond", respond_s)
+
+
+async def _result(started: _Started[T], engine: Engine) -> ScoreResult | None:
+    """Wait for the engine; never for ever.
+
+    Raises:
+        EngineError: the task ended without a result, the engine died, or a step hangs.
+    """
+    if started.future is None:
+        return None
+    waiting = asyncio.wrap_future(started.future)
+    try:
+        while not (await asyncio.wait({waiting}, timeout=_WATCH_S))[0]:
+            if not engine.health().alive:
+                raise EngineClosed("the engine has stopped")
+            if time.monotonic() > started.deadline_s + _GRACE_S:
+                raise DeadlineExceeded("the deadline passed and the step that was running did not end")
+        return waiting.result()
+    finally:
+        waiting.cancel()  # no effect once it is done
+
+
+def _give_up(work: asyncio.Future[_Started[T]]) -> None:
+    if not work.cancelled() and work.exception() is None and (future := work.result().future) is not None:
+        future.cancel()
+
+
+def _answer(
+    started: _Started[T], result: ScoreResult | None, dialect: Dialect[T], model: LoadedModel, record: RequestRecord
+) -> tuple[ScoredBatch, Reply | Exception]:
+    """What became of the pairs, and the encoded answer or the refusal that the dialect makes of it.
+
+    Runs in a worker thread.
+    """
+    batch = scored_batch(
+        started.plan,
+        result,
+        request_id=record.request_id,
+        model_name=model.name,
+        tokenise_s=started.tokenise_s,
+        before_engine_s=started.submitted_s - record.started_s,
+        total_s=record.elapsed_s(),
+    )
+    usage = batch.usage
+    record.num_pairs = len(batch.items)
+    record.prompt_tokens = usage.prompt_tokens
+    record.cached_tokens = usage.cached_tokens
+    record.computed_tokens = usage.computed_tokens
+    record.outcome = batch.outcome
+    try:
+        body = msgspec.json.encode(dialect.reply(started.spoken, batch))
+    except (Refusal, EngineError) as error:
+        return batch, error
+    return batch, Reply(body=body, cached_tokens=usage.cached_tokens, computed_tokens=usage.computed_tokens)
