@@ -22,7 +22,18 @@ HOSTILE = st.text(
 LITERAL = st.one_of(
     HOSTILE,
     st.text(alphabet="ab sD:?'\n.-1", max_size=12),
-    st.sampled_from(["\n\nDocument: ", "'s query: ", "s: ", "ll'd?", "\n<Query>: ", " Reply with Yes or No.\n", "a b"]),
+    st.sampled_from(
+        [
+            "\n\nDocument: ",
+            "'s query: ",
+            "s: ",
+            "ll'd?",
+            "cafe\u0301s: e\u0327 ",
+            "\n<Query>: ",
+            " Reply with Yes or No.\n",
+            "a b",
+        ]
+    ),
 )
 
 
