@@ -122,7 +122,8 @@ def _walk(
     return acc, top, total
 
 
-@triton.jit
+# one binary for any number of queries: a request must not meet the compiler
+@triton.jit(do_not_specialize=["num_queries"])
 def tree_attention_kernel(
     query_ptr, key_ptr, value_ptr, key_pool_ptr, value_pool_ptr, out_ptr,
     partial_ptr, partial_top_ptr, partial_sum_ptr,

@@ -1,0 +1,62 @@
+"""The whole engine on the Triton set: the same scores and the same counts as on the judge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import engine.runner
+from engine.records import LabelOutcome, LikelihoodOutcome, Row, ScoreResult
+from engine.runner import EngineThread
+from kernels.api import KernelSet
+from kernels.reference import ReferenceKernels
+from kernels.triton import TritonKernels
+from tests.helpers.tiny import running, score, tiny_checkpoint, tiny_config, tiny_engine
+from tests.helpers.tries import make_row
+
+VOCABULARY = 97
+
+
+def engine_on(kernels: KernelSet, monkeypatch: pytest.MonkeyPatch, *, step_tokens: int) -> EngineThread:
+    def load(_name: str, _device: torch.device) -> KernelSet:
+        return kernels
+
+    monkeypatch.setattr(engine.runner, "load_kernels", load)
+    return tiny_engine(tiny_checkpoint(tiny_config()), step_tokens=step_tokens)
+
+
+def batches() -> list[list[Row]]:
+    """A cold batch below one prefix, the same warm with new rows, and targets of a few tokens."""
+    rng = np.random.default_rng(0)
+    prefix = rng.integers(VOCABULARY, size=21).tolist()
+    tails = [rng.integers(VOCABULARY, size=n).tolist() for n in (1, 7, 3, 12)]
+    cold = [make_row([*prefix, *tail], keep=len(prefix)) for tail in tails[:3]]
+    warm = [make_row([*prefix, *tail]) for tail in tails]
+    targets = [make_row([*prefix[:15], *tails[3]], target=4), make_row(tails[1])]
+    return [cold, warm, targets]
+
+
+def numbers(result: ScoreResult) -> list[float]:
+    found: list[float] = []
+    for row in result.rows:
+        match row.outcome:
+            case LabelOutcome(logits=logits, log_sum_exp=log_sum_exp):
+                found += [*logits, log_sum_exp or 0.0]
+            case LikelihoodOutcome(log_probs=log_probs):
+                found += log_probs
+            case unscored:
+                pytest.fail(str(unscored))
+    return found
+
+
+@pytest.mark.parametrize("step_tokens", [16, 256])
+def test_scores_agree_with_the_judge_cold_warm_and_in_chunks(monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
+    results = []
+    for kernels in (ReferenceKernels(), TritonKernels("cpu")):
+        with running(engine_on(kernels, monkeypatch, step_tokens=step_tokens)) as running_engine:
+            results.append([score(running_engine, rows) for rows in batches()])
+
+    for judged, ours in zip(*results, strict=True):
+        assert ours.stats.computed_tokens == judged.stats.computed_tokens
+        np.testing.assert_allclose(numbers(ours), numbers(judged), atol=1e-4, rtol=1e-4)
