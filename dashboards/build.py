@@ -140,6 +140,9 @@ def _describe(panel: timeseries.Panel | stat.Panel, spec: PanelSpec) -> None:
         .mode(dashboard.ThresholdsMode.ABSOLUTE)
         .steps(steps or [dashboard.Threshold(value=None, color="text" if spec.kind == "stat" else "green")])
     )
+    for legend, colour in spec.colours:
+        fixed = {"mode": "fixed", "fixedColor": colour}
+        panel.override_by_name(legend, [dashboard.DynamicConfigValue(id_val="color", value=fixed)])
     if spec.max_value is not None:
         panel.max(spec.max_value)
     for position, query in enumerate(spec.queries):

@@ -10,6 +10,9 @@ OURS = 'outcome=~"fault|unavailable|deadline"'
 JUDGED = 'outcome!~"invalid|cancelled"'
 """Requests that count for availability: what clients got wrong or gave up is not held against us."""
 
+NO_TRAFFIC = "no traffic"
+"""What a panel says in place of a ratio that does not exist."""
+
 
 def rate(series: str, labels: str = "") -> str:
     selector = f"{TARGET}, {labels}" if labels else TARGET

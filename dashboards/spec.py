@@ -30,6 +30,7 @@ class PanelSpec:
         description: The question it answers, and how to read it.
         width: Of 24 columns.
         names: Texts shown in place of values.
+        colours: Of series by their legend; the others take theirs from the palette.
         no_value: Shown where the query has no result; a share without traffic has none.
     """
 
@@ -42,6 +43,7 @@ class PanelSpec:
     max_value: float | None = None
     thresholds: tuple[Threshold, ...] = ()
     names: tuple[tuple[str, str], ...] = ()
+    colours: tuple[tuple[str, str], ...] = ()
     no_value: str = "no data"
 
 

@@ -143,6 +143,22 @@ def test_panel_explains_itself(panel: dict[str, Any]) -> None:
     assert panel["fieldConfig"]["defaults"]["noValue"]
 
 
+@pytest.mark.parametrize(
+    ("title", "series", "label"),
+    [
+        ("Requests by outcome", "scorer_request_duration_seconds", "outcome"),
+        ("Pairs by outcome", "scorer_items_total", "outcome"),
+        ("Tasks by end", "scorer_tasks_total", "end"),
+        ("Pool blocks by state", "scorer_pool_blocks", "state"),
+    ],
+)
+def test_every_outcome_has_its_colour(title: str, series: str, label: str, families: dict[str, Metric]) -> None:
+    (panel,) = [panel for panel in panels() if panel["title"] == title]
+
+    coloured = {override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]}
+    assert {sample.labels[label] for sample in families[series].samples} <= coloured
+
+
 @pytest.mark.parametrize("panel", PANELS)
 def test_unit_is_one_that_grafana_knows(panel: dict[str, Any]) -> None:
     unit = panel["fieldConfig"]["defaults"]["unit"]
