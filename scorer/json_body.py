@@ -28,6 +28,7 @@ _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`$")
 _BOUND = re.compile(r"(?:<=|>=|<|>|of length) (?P<bound>-?[0-9.]+)$")
 _LONGEST_NAME = 64
+_LARGEST_INT = 2**63 - 1
 _DISCARD_FACTOR = 4
 """How many times the limit is read and thrown away, so that a client that sends a body before
 it listens gets to see the refusal."""
@@ -197,6 +198,9 @@ def _size_of(value: Any) -> float | str | None:
     match value:
         case bool():
             return "true" if value else "false"
+        case int() if abs(value) > _LARGEST_INT:  # beyond what JSON readers agree on
+            digits = str(value)
+            return digits if len(digits) <= 40 else f"a number of {len(digits)} digits"
         case int() | float():
             return value
         case str() | list():

@@ -1,0 +1,81 @@
+"""The service around a fake engine and a small real tokenizer, in this process or in another one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from litestar.testing import TestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from scorer.app import Application, build_application, load_prompts
+from scorer.metrics import Metrics
+from scorer.model_host import LoadedModel
+from scorer.settings import Settings
+from scorer.text_tokens import TextMemo
+from tests.helpers.fake_engine import FakeEngine
+from tests.helpers.word_tokenizers import loaded
+
+PATIENCE_S = 20.0
+SCORE = "/v1/batches/score"
+RERANK = "/v1/rerank"
+
+
+def fake_model(engine: FakeEngine, *, template: str | None = None) -> LoadedModel:
+    memo = TextMemo(100_000)
+    prompts = load_prompts(loaded("smollm"), memo, template=template, chat_format=None)
+    return LoadedModel(engine=engine, prompts=prompts, memo=memo, name="fake")
+
+
+def fake_application(
+    engine: FakeEngine,
+    *,
+    load: Callable[[], LoadedModel] | None = None,
+    self_test: Callable[[LoadedModel], str | None] = lambda _: None,
+    template: str | None = None,
+    **settings: Any,
+) -> Application:
+    values = Settings(**settings)
+    metrics = Metrics(request_limit_s=values.request_timeout_s)
+    return build_application(values, metrics, load or (lambda: fake_model(engine, template=template)), test=self_test)
+
+
+@contextmanager
+def client_of(application: Application, *, settled: bool = True) -> Iterator[TestClient[Any]]:
+    """A client of the application, which runs meanwhile; ``settled``: it has loaded its model or failed."""
+    with TestClient(application.asgi) as client:
+        if settled:
+            until(lambda: application.host.phase != "loading")
+        yield client
+
+
+@contextmanager
+def service(engine: FakeEngine | None = None, **options: Any) -> Iterator[TestClient[Any]]:
+    """A client of a service that is ready."""
+    with client_of(fake_application(engine or FakeEngine(), **options)) as client:
+        yield client
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when ``condition`` holds; fail if it does not within a generous time."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up_at, "waited in vain"
+        time.sleep(0.002)
+
+
+def samples(client: TestClient[Any]) -> Mapping[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All samples of ``/metrics`` by name and labels."""
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def sample(client: TestClient[Any], name: str, **labels: str) -> float:
+    """One sample of ``/metrics``; 0 where the series does not exist."""
+    return samples(client).get((name, frozenset(labels.items())), 0.0)
