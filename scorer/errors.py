@@ -27,6 +27,7 @@ from litestar.exceptions import HTTPException
 from engine import (
     CheckpointError,
     DeadlineExceeded,
+    DeviceError,
     EngineClosed,
     EngineFault,
     InvalidTask,
@@ -137,6 +138,7 @@ ANSWERS: dict[type[Exception], Answer] = {
     EngineClosed: Answer(503, "engine_closed", "unavailable"),
     EngineFault: Answer(503, "engine_fault", "fault"),
     CheckpointError: Answer(503, "model_failed_to_load", "unavailable"),
+    DeviceError: Answer(503, "device_unusable", "unavailable"),
     DeadlineExceeded: Answer(504, "deadline_exceeded", "deadline"),
 }
 

@@ -153,7 +153,7 @@ class ItemError(Struct, frozen=True, omit_defaults=True):
 
 
 class ItemResult(Struct, frozen=True):
-    """One pair. Numbers are rounded to six significant digits."""
+    """One pair. Numbers are rounded to seven significant digits."""
 
     index: Annotated[int, Meta(description="Place of the pair in the request.")]
     query_index: int

@@ -1,7 +1,7 @@
 """From what the engine read to scores: pure arithmetic, in double precision.
 
-Numbers are rounded once, here, to six significant digits: more than any model in bfloat16 can
-promise, and few enough that shares still add up to 1 within a millionth.
+Numbers are rounded once, here, to seven significant digits: more than any model in bfloat16 can
+promise, and just enough for shares to add up to 1 within a millionth.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from engine import LabelOutcome, LikelihoodOutcome, Outcome
 from scorer.readouts import LabelPlan, ReadoutPlan
 
-_DIGITS = 6
+_DIGITS = 7
 
 
 class NonFinite(Exception):
