@@ -6,11 +6,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo model check lint test bench dashboards clean
+.PHONY: help demo model check lint test bench dashboards kernels-report clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
-	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*##/\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: model  ## start the service on the small default model, score, print what was reused, stop
 	$(BIN)/python examples/demo.py
@@ -34,6 +34,9 @@ bench: model  ## measure; results are printed and written where the benchmarks s
 
 dashboards: $(STAMP)  ## write dashboards/*.json from their builder
 	$(BIN)/python -m dashboards.build
+
+kernels-report: $(STAMP)  ## compile every GPU kernel and show registers, spills and instructions; needs no GPU
+	$(BIN)/python -m kernels.triton.report
 
 clean:  ## remove the environment, caches and builds; a fetched model stays
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
