@@ -222,6 +222,10 @@ class PaperEngine:
         self.scheduler.add(task)
         return task
 
+    def run_step(self) -> tuple[Step, StepStats] | None:
+        """Run one step and leave its tasks where they are."""
+        return self._runner.run()
+
     def step(self) -> list[TaskState]:
         """Run one step and remove the tasks that end with it, which are returned."""
         try:
