@@ -98,7 +98,7 @@ GLANCE = RowSpec(
         ),
         PanelSpec(
             title="Self-test",
-            description="Do the golden pairs still score as recorded on every instance? (scorer_selftest_passed, the "
+            description="Does each golden query prefer its own document everywhere? (scorer_selftest_passed, the "
             "worst instance)",
             unit="none",
             kind="stat",

@@ -149,7 +149,7 @@ class Metrics:
         self._items.labels(outcome).inc(count)
 
     def set_selftest(self, passed: bool) -> None:
-        """Publish whether the golden pairs came out right. Until then the series is absent."""
+        """Publish how the self-test ended. Until then the series is absent."""
         self._observed.selftest = passed
 
     def set_build_info(
@@ -201,7 +201,9 @@ class _ObservedState(Collector):
             yield from _memo_families(self.memo())
         if self.selftest is not None:
             yield GaugeMetricFamily(
-                "scorer_selftest_passed", "1 if the golden pairs scored as recorded, else 0.", value=self.selftest
+                "scorer_selftest_passed",
+                "1 if each golden query preferred its own document, else 0.",
+                value=self.selftest,
             )
         if self.build is not None:
             yield InfoMetricFamily("scorer_build", "What is running.", value=self.build)
