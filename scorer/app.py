@@ -85,6 +85,7 @@ def build_application(
             yield
         finally:
             await host.close(drain_s=settings.drain_timeout_s)
+            service.close()
 
     app = Litestar(
         route_handlers=[

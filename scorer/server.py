@@ -1,7 +1,8 @@
 """Runs the application until it is told to stop, and stops in order.
 
 On SIGTERM or SIGINT: not ready, new requests refused, those under way answered, connections
-closed, engine closed, exit code 0. A second signal does not wait.
+closed, engine closed, exit code 0. What is not done in time, or by a second signal, is
+answered 503.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_S = 0.05
 _KEEP_ALIVE_S = 30
+_LAST_WORDS_S = 5
+"""Time to send what is answered and to close connections, after the drain."""
 
 
 class Server(uvicorn.Server):
@@ -42,6 +46,7 @@ class Server(uvicorn.Server):
         self._admission = admission
         self._drain_timeout_s = drain_timeout_s
         self._draining: asyncio.Task[None] | None = None
+        self._in_a_hurry = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,19 +60,20 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _stop(self, number: signal.Signals) -> None:
-        if self._draining is not None:
-            _LOG.warning("second signal: not waiting any longer")
-            self.should_exit = self.force_exit = True
-            return
-        _LOG.info("%s: draining %d requests", signal.Signals(number).name, self._admission.num_requests)
-        self._host.begin_drain()
-        self._draining = asyncio.get_running_loop().create_task(self._drain())
+        if self._draining is None:
+            _LOG.info("%s: draining %d requests", signal.Signals(number).name, self._admission.num_requests)
+            self._host.begin_drain()
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+        else:
+            _LOG.warning("%s again: requests under way are given up", signal.Signals(number).name)
+            self._in_a_hurry = True
 
     async def _drain(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_timeout_s):
-                while self._admission.num_requests:
-                    await asyncio.sleep(_LOOK_S)
+        give_up_at = time.monotonic() + self._drain_timeout_s
+        while self._admission.num_requests and time.monotonic() < give_up_at and not self._in_a_hurry:
+            await asyncio.sleep(_LOOK_S)
+        if self._admission.num_requests:
+            await self._host.close(drain_s=0.0)  # their tasks end, so that they are answered
         self.should_exit = True
 
 
@@ -89,7 +95,7 @@ def serve(app: Any, settings: Settings, host: ModelHost, admission: Admission) -
         log_config=None,
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
+        timeout_graceful_shutdown=_LAST_WORDS_S,
     )
     server = Server(config, host, admission, drain_timeout_s=settings.drain_timeout_s)
 

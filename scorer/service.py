@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -26,6 +26,9 @@ T = TypeVar("T")
 
 _WATCH_S = 0.25
 """How often a wait looks whether the engine is still there."""
+
+_NUM_WORKERS = 4
+"""Requests that are decoded and tokenised at one time; the tokenizer has threads of its own."""
 
 _GRACE_S = 5.0
 """A step that is running when the deadline passes is let finish; past this it counts as hung."""
@@ -78,6 +81,11 @@ class ScoringService:
         self._metrics = metrics
         self._max_pairs = max_pairs
         self._request_timeout_s = request_timeout_s
+        self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="tokenise")
+
+    def close(self) -> None:
+        """Let the worker threads end."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
 
     async def score(self, body: bytes, dialect: Dialect[T], record: RequestRecord) -> Reply:
         """The encoded answer to ``body``. Cancelling it gives up what the engine holds for it.
@@ -106,11 +114,11 @@ class ScoringService:
 
     async def _start(self, body: bytes, dialect: Dialect[T], model: LoadedModel, record: RequestRecord) -> _Started[T]:
         """Decode, tokenise and submit in a worker thread."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._submit, body, dialect, model, record))
+        work = self._workers.submit(self._submit, body, dialect, model, record)
         try:
-            return await asyncio.shield(work)
+            return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
-            # The thread cannot be stopped; what it is about to submit can be cancelled.
+            # Not begun, it is cancelled. Under way, it cannot be stopped, but what it submits can be cancelled.
             work.add_done_callback(_give_up)
             raise
 
@@ -184,7 +192,7 @@ async def _result(started: _Started[T], engine: Engine) -> ScoreResult | None:
         waiting.cancel()  # no effect once it is done
 
 
-def _give_up(work: asyncio.Future[_Started[T]]) -> None:
+def _give_up(work: Future[_Started[T]]) -> None:
     if not work.cancelled() and work.exception() is None and (future := work.result().future) is not None:
         future.cancel()
 

@@ -33,13 +33,16 @@ def fake_application(
     engine: FakeEngine,
     *,
     load: Callable[[], LoadedModel] | None = None,
-    self_test: Callable[[LoadedModel], str | None] = lambda _: None,
+    fault: str | None = None,
     template: str | None = None,
     **settings: Any,
 ) -> Application:
+    """The application over ``engine``; ``fault`` is what its self-test finds."""
     values = Settings(**settings)
     metrics = Metrics(request_limit_s=values.request_timeout_s)
-    return build_application(values, metrics, load or (lambda: fake_model(engine, template=template)), test=self_test)
+    return build_application(
+        values, metrics, load or (lambda: fake_model(engine, template=template)), test=lambda _: fault
+    )
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -265,7 +264,7 @@ def test_every_scoring_route_answers_bad_bodies_alike(route: str) -> None:
             (client.post(route, content=b"", headers=json_type), 400, "malformed_json"),
             (client.post(route, content=deep, headers=json_type), 400, "malformed_json"),
             (client.post(route, content=b'{"a":"\\ud800"}', headers=json_type), 400, "malformed_json"),
-            (client.post(route, content=json.dumps(GOOD), headers={"content-type": "text/plain"}), 415, "unsupported_media_type"),
+            (client.post(route, content=b"{}", headers={"content-type": "text/x"}), 415, "unsupported_media_type"),
             (client.post(route, content=b'{"a":"' + b"x" * 5000 + b'"}', headers=json_type), 413, "body_too_large"),
             (client.post(route, content=b"[]", headers=json_type), 422, "invalid_value"),
         ]  # fmt: skip

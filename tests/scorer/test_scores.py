@@ -25,7 +25,8 @@ def test_two_labels_share_by_the_difference_of_their_logits() -> None:
     result = score(labels(), 3.0, 1.0)
 
     assert result.score == pytest.approx(1 / (1 + math.exp(-2)), rel=1e-5)
-    assert result.labels == {"Yes": result.score, "No": pytest.approx(1 / (1 + math.exp(2)), rel=1e-5)}
+    assert result.labels is not None
+    assert dict(result.labels) == {"Yes": result.score, "No": pytest.approx(1 / (1 + math.exp(2)), rel=1e-5)}
     assert result.label == "Yes"
     assert result.relevance == result.score
     assert result.label_mass is None
@@ -38,7 +39,11 @@ def test_temperature_divides_the_difference() -> None:
 def test_shares_of_the_vocabulary_are_measured_against_its_denominator() -> None:
     result = score(labels(normalise="vocabulary", label_mass=True), 1.0, 0.0, log_sum_exp=2.0)
 
-    assert result.labels == {"Yes": pytest.approx(math.exp(-1), rel=1e-5), "No": pytest.approx(math.exp(-2), rel=1e-5)}
+    assert result.labels is not None
+    assert dict(result.labels) == {
+        "Yes": pytest.approx(math.exp(-1), rel=1e-5),
+        "No": pytest.approx(math.exp(-2), rel=1e-5),
+    }
     assert result.label_mass == pytest.approx(math.exp(-1) + math.exp(-2), rel=1e-5)
 
 

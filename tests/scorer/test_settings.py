@@ -64,7 +64,7 @@ def test_a_wrong_name_or_value_stops_the_start_and_is_named(name: str, value: st
 
 
 def test_values_that_do_not_fit_together_are_refused() -> None:
-    with pytest.raises(SettingsError, match="SCORER_MAX_BUFFERED_BYTES is 5000.*at least max_body_bytes, 6000"):
+    with pytest.raises(SettingsError, match=r"SCORER_MAX_BUFFERED_BYTES is 5000.*at least max_body_bytes, 6000"):
         load({"SCORER_MAX_BODY_BYTES": "6000", "SCORER_MAX_BUFFERED_BYTES": "5000"})
 
 
