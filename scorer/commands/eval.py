@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from scorer.model_host import LoadedModel
     from scorer.ranking_report import EvalReport
     from scorer.ranking_sets import RankingSet
+
+
+_EXTRA = ("bm25s", "ir_measures", "Stemmer")
 
 
 def _weights(context: click.Context, parameter: click.Parameter, value: str) -> tuple[float, ...]:
@@ -61,10 +65,8 @@ def command(
     SET_DIR holds docs.jsonl, queries.jsonl, qrels.tsv and bm25_top50.jsonl; docs/ranking-sets.md
     describes them and the measures.
     """
-    try:
-        from scorer import bm25  # noqa: F401  fails here if the extra is not installed, before a model is loaded
-    except ImportError as error:
-        raise click.ClickException(f"{error}; install the extra: pip install 'radix-scorer[eval]'") from error
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise click.ClickException(f"{', '.join(missing)} is not installed; pip install 'radix-scorer[eval]' brings it")
     import msgspec
 
     from engine import EngineError
