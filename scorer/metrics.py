@@ -7,7 +7,7 @@ Label values come from the closed sets below; ``route`` is the path template of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -189,10 +189,6 @@ class _ObservedState(Collector):
         self.memo: Callable[[], MemoStats] | None = None
         self.selftest: bool | None = None
         self.build: dict[str, str] | None = None
-
-    def describe(self) -> Iterable[Metric]:
-        """Say nothing in advance, so that registering does not call the watched functions."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         if self.engine is not None:
