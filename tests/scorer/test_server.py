@@ -262,9 +262,8 @@ def test_headers_without_end_are_refused(tmp_path: Path) -> None:
 
 def test_a_body_that_goes_on_after_its_answer_is_cut_off(tmp_path: Path) -> None:
     with running(tmp_path, {"SCORER_BODY_TIMEOUT_S": "0.5"}) as process, process.connect() as client:
-        client.sendall(
-            f"POST {SCORE} HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n".encode()
-        )
+        head = f"POST {SCORE} HTTP/1.1\r\nhost: x\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+        client.sendall(head.encode())
         answer = client.recv(65536)
         give_up_at = time.monotonic() + PATIENCE_S
         while not raised(lambda: client.sendall(b"1\r\nx\r\n"), OSError):

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from scorer.app import load_prompts
+from scorer.errors import InvalidValue
+from scorer.prompt_catalogue import PromptCatalogue
+from scorer.template_types import TemplateError
+from scorer.text_tokens import TextMemo
+from tests.helpers.word_tokenizers import loaded
+
+
+def catalogue(template: str | None = None) -> PromptCatalogue:
+    return load_prompts(loaded("smollm"), TextMemo(1000), template=template, chat_format=None)
+
+
+def test_without_a_name_the_default_is_taken_or_the_first_with_the_readout() -> None:
+    prompts = catalogue()
+
+    assert prompts.choose(None, None).template.id == "query-likelihood@1"
+    assert prompts.choose(None, "likelihood").template.id == "query-likelihood@1"
+    assert prompts.choose(None, "labels").template.id == "yes-no@1"
+
+
+def test_the_template_of_the_operator_is_the_default() -> None:
+    prompts = catalogue("yes-no")
+
+    assert prompts.default.template.id == "yes-no@1"
+    assert prompts.choose(None, None).template.id == "yes-no@1"
+    assert prompts.names == ["yes-no@1", "query-likelihood@1"]
+
+
+def test_templates_are_found_by_name_with_and_without_version() -> None:
+    prompts = catalogue()
+
+    assert prompts.choose("yes-no", None) is prompts.choose("yes-no@1", "labels")
+
+
+@pytest.mark.parametrize(
+    ("name", "readout", "field"),
+    [
+        ("nothing", None, "template"),
+        ("yes-no@9", None, "template"),
+        ("../templates/yes-no.toml", None, "template"),
+        ("yes-no", "likelihood", "readout.kind"),
+    ],
+)
+def test_what_is_not_there_is_refused(name: str, readout: str | None, field: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        catalogue().choose(name, readout)  # type: ignore[arg-type]
+
+    assert caught.value.field == field
+
+
+def test_a_catalogue_without_a_readout_says_so() -> None:
+    only = PromptCatalogue(catalogue().choose("yes-no", None))
+
+    with pytest.raises(InvalidValue):
+        only.choose(None, "likelihood")
+
+
+def test_a_template_of_the_operator_that_does_not_exist_stops_the_start() -> None:
+    with pytest.raises(TemplateError):
+        catalogue("nothing")
+
+
+def test_a_chat_format_can_be_named() -> None:
+    prompts = load_prompts(loaded("smollm"), TextMemo(1000), template=None, chat_format="plain")
+
+    assert prompts.default.chat.name == "plain"
