@@ -74,6 +74,7 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         ({"candidates": [{"qid": "q1", "docids": ["d9"]}]}, r":1: there is no document with the id 'd9'"),
         ({"candidates": [{"qid": "q9", "docids": ["d1"]}]}, r":1: there is no query with the id 'q9'"),
         ({"qrels": "q1\td1\t1\n"}, r"qrels\.tsv: query 'q2' has no relevant document"),
+        ({"qrels": "q1\td1\t1\nq2\td1\t0\n"}, r"qrels\.tsv: query 'q2' has no relevant document"),
         ({"qrels": QRELS + "q2\td1\t1\n"}, r"qrels\.tsv:4: document 'd1' is judged twice for query 'q2'"),
         ({"qrels": "q1 d1 1\n"}, r"qrels\.tsv:1: query id, document id and a grade"),
         ({"qrels": "q1\td1\tyes\n"}, r"qrels\.tsv:1: query id, document id and a grade"),
