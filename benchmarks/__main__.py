@@ -14,7 +14,7 @@ from benchmarks.check_prompts import check_prompts
 from benchmarks.flops import read_model_cost
 from benchmarks.machine import describe_machine
 from benchmarks.options import Options, OptionsError, parse
-from benchmarks.own_runs import run_cache, run_memory, run_profile
+from benchmarks.own_runs import PROFILED, run_cache, run_memory, run_profile
 from benchmarks.progress import tell
 from benchmarks.records import FaultRecord, RecordFile, RunRecord
 from benchmarks.report import report
@@ -91,7 +91,7 @@ def _run(options: Options) -> int:
 def _build(options: Options, vocabulary: Vocabulary) -> dict[str, Workload]:
     wanted = set(options.workloads) - {"PROFILE", "MEMORY"}
     if "PROFILE" in options.workloads:
-        wanted |= {"W1", "W2", "W3", "W5"}
+        wanted |= set(PROFILED)
     if "MEMORY" in options.workloads:
         wanted.add("W6")
     return {name: build_workload(name, options.size, vocabulary) for name in TITLES if name in wanted}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http
 import http.client
 import threading
@@ -39,18 +40,24 @@ class JsonClient:
     def _send(self, method: str, path: str, body: bytes | None) -> bytes:
         kept: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if kept is not None:
-            try:
+            # servers close connections that were idle for a while
+            with contextlib.suppress(ConnectionError):
                 return self._exchange(kept, method, path, body)
-            except (ConnectionError, http.client.RemoteDisconnected):
-                kept.close()  # servers close connections that were idle for a while
-        self._local.connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
-        return self._exchange(self._local.connection, method, path, body)
+        fresh = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+        return self._exchange(fresh, method, path, body)
 
     def _exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> bytes:
+        """One request and its reply; keeps the connection for the next if both were complete."""
+        self._local.connection = None
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        connection.request(method, self._root + path, body, headers)
-        reply = connection.getresponse()
-        content = reply.read()
+        try:
+            connection.request(method, self._root + path, body, headers)
+            reply = connection.getresponse()
+            content = reply.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._local.connection = connection
         if reply.status != http.HTTPStatus.OK:
             raise HttpError(f"{method} {path}: status {reply.status}: {content[:500].decode(errors='replace')}")
         return content

@@ -18,7 +18,7 @@ _SHARES = (0.1, 0.3)
 _MEMORY_POOL_BYTES = 512 << 20
 _MEMORY_READINGS = 20
 _MOST_EXCESS = 1.15
-_PROFILED = ("W1", "W2", "W3", "W5")
+PROFILED = ("W1", "W2", "W3", "W4", "W5")
 
 
 def run_cache(session: Session, workload: Workload, *, corpus: int, cost: ModelCost, record_file: RecordFile) -> None:
@@ -87,7 +87,7 @@ def run_profile(
 ) -> None:
     """Time in every operation, phase by phase, on an engine with clocks around them."""
     with session.extra_system(profile="yes", pool_bytes=str(1 << 30)) as (worker, _):
-        for place, workload in enumerate(workload for workload in workloads if workload.name in _PROFILED):
+        for place, workload in enumerate(workload for workload in workloads if workload.name in PROFILED):
             rate = session.gauge.check().gemm_gflops
             with worker.awake():
                 worker.ask(RunPhase(warm_up_phase(vocabulary, place), f"warm-up/{place}"), PhaseResult)

@@ -27,6 +27,8 @@ def profile_section(records: Sequence[ProfileRecord], ceiling_gflops: float) -> 
             (
                 name,
                 f"{one.profile.steps}",
+                digits(1000 * one.profile.stages["prefill"] / max(1, one.profile.steps)),
+                digits(1000 * one.profile.stages["prefill"] / max(1, one.profile.steps)),
                 *_rate(linear, ceiling_gflops),
                 *_rate(large, ceiling_gflops),
                 *_rate(attend, ceiling_gflops),
@@ -37,6 +39,7 @@ def profile_section(records: Sequence[ProfileRecord], ceiling_gflops: float) -> 
     rate_head = (
         "phase",
         "steps",
+        "forward ms a step",
         "linear GFLOP/s",
         "of ceiling",
         "≥ 512 rows",

@@ -7,8 +7,9 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from benchmarks.http_client import HttpError, JsonClient
@@ -19,20 +20,15 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 class ServerProcess:
-    """Runs ``command``, which may begin with assignments as in a shell.
+    """Runs the command ``words`` with the variables ``environ`` on top of the caller's.
 
     It joins the caller's process group, so that whoever pauses the group pauses it too. Its
     output goes where the caller's errors go. As a context manager it ends with the block.
     """
 
-    def __init__(self, command: str, environ: Mapping[str, str] | None = None) -> None:
-        words = shlex.split(command)
-        assignments = list(itertools.takewhile(_ASSIGNMENT.match, words))
+    def __init__(self, words: Sequence[str], environ: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
-            words[len(assignments) :],
-            env={**os.environ, **(environ or {}), **dict(word.split("=", 1) for word in assignments)},
-            stdin=subprocess.DEVNULL,
-            stdout=2,
+            words, env={**os.environ, **environ}, stdin=subprocess.DEVNULL, stdout=sys.stderr
         )
 
     def __enter__(self) -> ServerProcess:
@@ -42,10 +38,6 @@ class ServerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def wait_until_ready(self, url: str, path: str, *, timeout_s: float) -> None:
         """Return once ``path`` is answered with status 200.
@@ -76,3 +68,10 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def split_command(command: str) -> tuple[list[str], dict[str, str]]:
+    """The words of a command line, and the assignments that it begins with, as in a shell."""
+    words = shlex.split(command)
+    assignments = list(itertools.takewhile(_ASSIGNMENT.match, words))
+    return words[len(assignments) :], dict(word.split("=", 1) for word in assignments)

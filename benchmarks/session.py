@@ -109,12 +109,13 @@ class Session:
 
     def run_blocks(self, workloads: Sequence[Workload]) -> None:
         """Alternate the systems, workload by workload, repeat by repeat; who begins changes."""
-        for repeat in range(self._options.repeats):
-            for workload in workloads:
-                turn = repeat % max(1, len(self.processes))
-                for process in self.processes[turn:] + self.processes[:turn]:
-                    if workload.name in process.spec.workloads and process in self.processes:
-                        self._run_block(process, workload, repeat)
+        rounds = [(repeat, workload) for repeat in range(self._options.repeats) for workload in workloads]
+        for done, (repeat, workload) in enumerate(rounds, start=1):
+            tell(f"[{done} of {len(rounds)}] {workload.name}, repeat {repeat + 1}")
+            turn = repeat % max(1, len(self.processes))
+            for process in self.processes[turn:] + self.processes[:turn]:
+                if workload.name in process.spec.workloads:
+                    self._run_block(process, workload, repeat)
 
     def _run_block(self, process: SystemProcess, workload: Workload, repeat: int) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.http_client import JsonClient
 from benchmarks.messages import Start, Started
-from benchmarks.server_process import ServerProcess
+from benchmarks.server_process import ServerProcess, split_command
 from benchmarks.systems.contract import Answer, SystemUnavailableError
 from benchmarks.systems.futures import combined
 from benchmarks.workloads import Group
@@ -34,7 +34,7 @@ class _Server:
         self.client = JsonClient(url)
         self._open = ExitStack()
         if command := start.options.get("start"):
-            server = self._open.enter_context(ServerProcess(command))
+            server = self._open.enter_context(ServerProcess(*split_command(command)))
             try:
                 server.wait_until_ready(url, self.health, timeout_s=_START_S)
             except (TimeoutError, ChildProcessError):

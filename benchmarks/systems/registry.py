@@ -10,6 +10,7 @@ from benchmarks.systems.contract import System
 
 _CLASSES: Final = {
     "ours": ("benchmarks.systems.ours", "Ours"),
+    "ours-http": ("benchmarks.systems.ours_http", "OursOverHttp"),
     "hf-pad": ("benchmarks.systems.hf", "PaddedBatches"),
     "hf-prefix": ("benchmarks.systems.hf", "SharedPrefix"),
     "llamacpp": ("benchmarks.systems.peers", "LlamaCpp"),
