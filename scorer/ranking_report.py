@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine import RowUsage
 from scorer.ranking_eval import CUTOFF, Evaluation, RankingRow, RankingTable
+from scorer.ranking_run import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,8 +15,7 @@ class EvalReport:
 
     Args:
         depth: Candidates taken per query, at most.
-        num_cut: Pairs whose document was cut at ``max_document_tokens``.
-        num_unscored: Pairs without a score, ranked last.
+        tally: Pairs without a score were ranked last.
         seconds: Scoring alone: no loading, no BM25.
     """
 
@@ -27,18 +26,15 @@ class EvalReport:
     dtype: str
     kernels: str
     num_documents: int
-    num_pairs: int
     depth: int
     max_document_tokens: int
-    num_cut: int
-    num_unscored: int
-    usage: RowUsage
+    tally: Tally
     seconds: float
     evaluation: Evaluation
 
     @property
     def pairs_per_s(self) -> float:
-        return self.num_pairs / self.seconds
+        return self.tally.num_pairs / self.seconds
 
 
 def format_report(report: EvalReport) -> str:
@@ -52,7 +48,7 @@ def _head(report: EvalReport) -> Iterator[str]:
     )
     yield f"set       {report.ranking_set}: {counts}"
     yield f"model     {report.model} (revision {report.revision}), {report.dtype}, {report.kernels} kernels"
-    cut = f"documents cut at {report.max_document_tokens} tokens (in {report.num_cut} pairs)"
+    cut = f"documents cut at {report.max_document_tokens} tokens (in {report.tally.num_cut} pairs)"
     yield f"template  {report.template}, {cut}"
 
 
@@ -83,7 +79,7 @@ def _change(row: RankingRow) -> str:
 
 
 def _work(report: EvalReport) -> Iterator[str]:
-    usage = report.usage
+    usage = report.tally.usage
     yield f"  {'prompt tokens':<20}{usage.prompt_tokens:>12,}"
     for name, count in (
         ("cached", usage.cached_tokens),
@@ -92,5 +88,5 @@ def _work(report: EvalReport) -> Iterator[str]:
     ):
         yield f"  {name:<20}{count:>12,}   {count / usage.prompt_tokens:6.1%}"
     yield f"  {'time':<20}{report.seconds:>12,.1f} s, {report.pairs_per_s:.1f} pairs/s"
-    if report.num_unscored:
-        yield f"  {report.num_unscored} pairs have no score and are ranked last"
+    if report.tally.num_unscored:
+        yield f"  {report.tally.num_unscored} pairs have no score and are ranked last"

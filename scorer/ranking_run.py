@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from engine import RowUsage
 from scorer.batch import ScoredBatch
+from scorer.batch_results import sum_usage
 from scorer.ranking_eval import Scores
 from scorer.ranking_sets import RankingQuery
 from scorer.schema import ScoreRequest, TextItem
+from scorer.token_shares import usage_of
+
+
+@dataclass(slots=True)
+class Tally:
+    """What batches cost and what became of their pairs, added up.
+
+    Args:
+        num_cut: Pairs whose document was cut.
+        num_unscored: Pairs without a score.
+    """
+
+    usage: RowUsage = field(default_factory=lambda: RowUsage(prompt_tokens=0))
+    num_pairs: int = 0
+    num_cut: int = 0
+    num_unscored: int = 0
+
+    def add(self, batch: ScoredBatch) -> None:
+        self.usage = sum_usage([self.usage, usage_of(batch)])
+        self.num_pairs += len(batch.items)
+        self.num_cut += sum(item.truncated_tokens > 0 for item in batch.items)
+        self.num_unscored += sum(item.score is None for item in batch.items)
 
 
 def first_candidates(queries: Sequence[RankingQuery], depth: int) -> list[RankingQuery]:

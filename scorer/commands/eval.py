@@ -89,7 +89,10 @@ def command(
         raise click.ClickException(str(error)) from error
     click.echo(format_report(report))
     if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        try:
+            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        except OSError as error:
+            raise click.ClickException(f"{json_file} cannot be written: {error.strerror}") from error
 
 
 def _evaluate(
@@ -103,26 +106,20 @@ def _evaluate(
 ) -> EvalReport:
     from tqdm import tqdm
 
-    from engine import RowUsage
-    from scorer.batch_results import sum_usage
     from scorer.bm25 import bm25_scores
     from scorer.offline import score_now
     from scorer.ranking_eval import evaluate
     from scorer.ranking_report import EvalReport
-    from scorer.ranking_run import first_candidates, score_candidates
-    from scorer.token_shares import format_shares, usage_of
+    from scorer.ranking_run import Tally, first_candidates, score_candidates
+    from scorer.token_shares import format_shares
 
     queries = first_candidates(ranking_set.queries[:num_queries], depth)
-    num_pairs = sum(len(query.candidates) for query in queries)
-    usage, num_cut, num_unscored = RowUsage(prompt_tokens=0), 0, 0
-    with tqdm(total=num_pairs, unit="pair", desc=ranking_set.name) as bar:
+    tally = Tally()
+    with tqdm(total=sum(len(query.candidates) for query in queries), unit="pair", desc=ranking_set.name) as bar:
 
         def count(batch: ScoredBatch) -> None:
-            nonlocal usage, num_cut, num_unscored
-            usage = sum_usage([usage, usage_of(batch)])
-            num_cut += sum(item.truncated_tokens > 0 for item in batch.items)
-            num_unscored += sum(item.score is None for item in batch.items)
-            bar.set_postfix_str(format_shares(usage), refresh=False)
+            tally.add(batch)
+            bar.set_postfix_str(format_shares(tally.usage), refresh=False)
             bar.update(len(batch.items))
 
         started = time.monotonic()
@@ -144,12 +141,9 @@ def _evaluate(
         dtype=info.dtype,
         kernels=info.kernels,
         num_documents=len(ranking_set.documents),
-        num_pairs=num_pairs,
         depth=depth,
         max_document_tokens=max_document_tokens,
-        num_cut=num_cut,
-        num_unscored=num_unscored,
-        usage=usage,
+        tally=tally,
         seconds=seconds,
         evaluation=evaluate(
             queries,

@@ -48,9 +48,9 @@ def test_the_report_for_programs_adds_up(engine: FakeEngine, tmp_path: Path) -> 
 
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
-    assert (report["num_pairs"], report["depth"]) == (21, 7)
+    assert (report["tally"]["num_pairs"], report["depth"]) == (21, 7)
     assert sum(len(task.rows) for task in engine.tasks[1:]) == 21  # the first is the self-test
-    usage = report["usage"]
+    usage = report["tally"]["usage"]
     assert usage["prompt_tokens"] == usage["cached_tokens"] + usage["shared_tokens"] + usage["computed_tokens"]
     assert report["evaluation"]["every"]["num_queries"] == 3
     assert report["evaluation"]["held_out"]["num_queries"] == 1
@@ -114,3 +114,13 @@ def test_a_model_that_fails_its_self_test_judges_nothing(engine: FakeEngine, mon
     assert result.exit_code == 1
     assert "the self-test failed: golden query 0 is wrong" in result.stderr
     assert engine.closed_with == 0
+
+
+def test_a_report_that_cannot_be_written_loses_nothing_of_the_table(engine: FakeEngine, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        command, [str(EXAMPLES), "--queries", "2", "--json", str(tmp_path / "none/report.json")]
+    )
+
+    assert result.exit_code == 1
+    assert "report.json cannot be written: No such file" in result.stderr
+    assert "model alone" in result.stdout

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from engine import RowUsage
 from scorer.batch import ScoredBatch
 from scorer.offline import score_now
-from scorer.ranking_run import first_candidates, score_candidates
+from scorer.ranking_run import Tally, first_candidates, score_candidates
 from scorer.ranking_sets import RankingQuery
 from scorer.schema import ScoreRequest
 from tests.helpers.fake_engine import FakeEngine
@@ -74,3 +75,23 @@ def test_a_candidate_without_a_score_has_minus_infinity() -> None:
 def test_depth_takes_the_first_candidates() -> None:
     assert [query.candidates for query in first_candidates(QUERIES, 1)] == [("b",), ("c",)]
     assert first_candidates(QUERIES, 5) == QUERIES
+
+
+def test_a_tally_adds_up_tokens_and_pairs() -> None:
+    engine = FakeEngine()
+    engine.poison = {1: math.nan}
+    model, tally = fake_model(engine), Tally()
+    usages: list[RowUsage] = []
+
+    def count(batch: ScoredBatch) -> None:
+        tally.add(batch)
+        usages.extend(item.usage for item in batch.items if item.usage)
+
+    score_candidates(
+        QUERIES, DOCUMENTS, lambda request: score_now(request, model), max_document_tokens=2, on_batch=count
+    )
+
+    assert (tally.num_pairs, tally.num_unscored) == (4, 2)
+    assert tally.num_cut == 4
+    assert tally.usage.prompt_tokens == sum(usage.prompt_tokens for usage in usages)
+    assert tally.usage.computed_tokens == sum(usage.computed_tokens for usage in usages)
