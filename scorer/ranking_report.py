@@ -43,10 +43,8 @@ def format_report(report: EvalReport) -> str:
 
 
 def _head(report: EvalReport) -> Iterator[str]:
-    counts = (
-        f"{report.evaluation.every.num_queries} queries, {report.num_documents} documents, {report.num_pairs} pairs"
-    )
-    yield f"set       {report.ranking_set}: {counts}"
+    num_queries, num_pairs = report.evaluation.every.num_queries, report.tally.num_pairs
+    yield f"set       {report.ranking_set}: {num_queries} queries, {report.num_documents} documents, {num_pairs} pairs"
     yield f"model     {report.model} (revision {report.revision}), {report.dtype}, {report.kernels} kernels"
     cut = f"documents cut at {report.max_document_tokens} tokens (in {report.tally.num_cut} pairs)"
     yield f"template  {report.template}, {cut}"
