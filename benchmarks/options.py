@@ -135,7 +135,8 @@ def _names(given: str | None, default: tuple[str, ...], known: tuple[str, ...], 
     names = tuple(name.strip() for name in given.split(",") if name.strip())
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise OptionsError(f"no {what} is called {', '.join(unknown) or given!r}; there are {', '.join(known)}")
+        wanted = ", ".join(unknown) if unknown else repr(given)
+        raise OptionsError(f"no {what} is called {wanted}; there are {', '.join(known)}")
     return names
 
 

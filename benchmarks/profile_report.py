@@ -28,7 +28,6 @@ def profile_section(records: Sequence[ProfileRecord], ceiling_gflops: float) -> 
                 name,
                 f"{one.profile.steps}",
                 digits(1000 * one.profile.stages["prefill"] / max(1, one.profile.steps)),
-                digits(1000 * one.profile.stages["prefill"] / max(1, one.profile.steps)),
                 *_rate(linear, ceiling_gflops),
                 *_rate(large, ceiling_gflops),
                 *_rate(attend, ceiling_gflops),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -46,8 +47,11 @@ class ServerProcess:
             TimeoutError: it was not in time.
             ChildProcessError: the server ended before it was.
         """
-        client = JsonClient(url)
         until = time.monotonic() + timeout_s
+        with contextlib.closing(JsonClient(url)) as client:
+            self._poll(client, path, until)
+
+    def _poll(self, client: JsonClient, path: str, until: float) -> None:
         while True:
             if (code := self._process.poll()) is not None:
                 raise ChildProcessError(f"the server ended with code {code} before it was ready")
@@ -55,7 +59,7 @@ class ServerProcess:
                 client.text(path)
             except (OSError, HttpError):
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{url}{path} did not answer within {timeout_s:.0f} s") from None
+                    raise TimeoutError(f"{path} was not answered with status 200 in time") from None
                 time.sleep(_POLL_S)
             else:
                 return

@@ -80,7 +80,7 @@ class WorkerProcess:
         try:
             self._process.stdin.write(msgspec.json.encode(command) + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
+        except (BrokenPipeError, ValueError):  # the other end is gone, or this one was closed
             raise self._ended() from None
         line = self._process.stdout.readline()
         if not line:
@@ -93,9 +93,11 @@ class WorkerProcess:
         return reply
 
     def close(self) -> None:
-        """End the process and what it started."""
-        self._signal(signal.SIGCONT)
+        """End the process and what it started; more than once is no harm."""
         assert self._process.stdin and self._process.stdout
+        if self._process.stdin.closed:
+            return
+        self._signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(msgspec.json.encode(Stop()) + b"\n")
             self._process.stdin.close()
@@ -107,7 +109,10 @@ class WorkerProcess:
         self._process.stdout.close()
 
     def _pause(self) -> None:
+        """Stop the group; returns when its leader does stand still, or has ended."""
         self._signal(signal.SIGSTOP)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

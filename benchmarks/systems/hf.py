@@ -137,7 +137,7 @@ class SharedPrefix(_Transformers):
         self._computed += len(tokens)
         self._model.model(
             input_ids=torch.tensor([tokens]),
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             position_ids=torch.arange(position, position + len(tokens))[None],
         )
@@ -156,7 +156,7 @@ class SharedPrefix(_Transformers):
         hidden = self._model.model(
             input_ids=ids,
             attention_mask=None if bool(mask.all()) else mask,
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             position_ids=torch.arange(prefix, prefix + longest)[None].expand(len(tails), -1),
         ).last_hidden_state

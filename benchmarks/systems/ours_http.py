@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import sys
@@ -48,7 +49,7 @@ class OursOverHttp:
         except (TimeoutError, ChildProcessError):
             server.stop()
             raise
-        self._client = JsonClient(url)
+        self._client = self._open.enter_context(contextlib.closing(JsonClient(url)))
         self._threads = self._open.enter_context(ThreadPoolExecutor(_AT_A_TIME))
         self._lock = threading.Lock()
         self._computed = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -31,8 +32,8 @@ class _Server:
         self._labels = labels
         self._options = start.options
         url = start.options.get("url", self.default_url)
-        self.client = JsonClient(url)
         self._open = ExitStack()
+        self.client = self._open.enter_context(contextlib.closing(JsonClient(url)))
         if command := start.options.get("start"):
             server = self._open.enter_context(ServerProcess(*split_command(command)))
             try:

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.flops import ModelCost
+from benchmarks.messages import OperationCost, PhaseResult, Profile
+from benchmarks.plot import draw
+from benchmarks.records import (
+    CacheRecord,
+    DriftRecord,
+    FaultRecord,
+    MemoryRecord,
+    PhaseRecord,
+    ProfileRecord,
+    Record,
+    RecordFile,
+    RunRecord,
+    SystemRecord,
+    read_records,
+)
+from benchmarks.report import report
+from benchmarks.series import phase_series
+from benchmarks.token_counts import Work
+from tests.helpers.tiny import tiny_config
+
+COST = ModelCost(config=tiny_config())
+RUN = RunRecord("2026-01-01", {"processor": "a processor"}, "a model", "tiny", 2, 3, {"W1": "abc"})
+
+
+def phase(
+    system: str,
+    wall_s: float,
+    *,
+    workload: str = "W1",
+    name: str = "cold",
+    idle: bool = True,
+    rows_run: int = 10,
+    latencies_s: tuple[float, ...] = (),
+) -> PhaseRecord:
+    result = PhaseResult(wall_s, rows_run, 4000, 1000, None, (), latencies_s=latencies_s)
+    work = Work(received=4000, unique=800, attended=90_000)
+    return PhaseRecord(workload, name, system, 0, 0, idle, 0.0, 900.0, 5, 10, work, result)
+
+
+def rows_of(text: str, heading: str) -> list[list[str]]:
+    """Cells of the table under ``heading``, without its head."""
+    section = text.split(heading, 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def test_throughput_is_the_median_beside_the_ratio_to_each_system() -> None:
+    records: list[Record] = [RUN, *(phase("ours", wall) for wall in (1.0, 2.0, 5.0)), phase("vllm", 4.0)]
+
+    ours, vllm = rows_of(report(records, COST, ceiling_gflops=100.0), "## Throughput")
+
+    assert ours[:5] == ["W1 cold", "ours", "5.00 (2.00–10.0)", "3", "1.00"]
+    assert vllm[:5] == ["W1 cold", "vllm", "2.50 (2.50–2.50)", "1", "2.00"]
+    assert ours[5:7] == ["0.250", "1.250"]
+
+
+def test_share_of_the_roof_is_least_time_over_time_taken() -> None:
+    # at this rate the formula's work takes a tenth of the two seconds
+    flop = COST.linear_flop(800) + COST.attention_flop(90_000)
+    records: list[Record] = [RUN, phase("ours", 2.0)]
+
+    (ours,) = rows_of(report(records, COST, ceiling_gflops=flop / 0.2 / 1e9), "## Throughput")
+
+    assert ours[7] == "10%"
+
+
+def test_repeats_beside_other_work_count_only_if_there_are_no_others() -> None:
+    mixed = phase_series([phase("ours", 1.0), phase("ours", 9.0, idle=False)])
+    busy = phase_series([phase("ours", 9.0, idle=False)])
+
+    assert (mixed[0].rate.count, mixed[0].rate.median, mixed[0].mark) == (1, 10.0, "")
+    assert (busy[0].rate.count, busy[0].mark) == (1, "*")
+
+
+def test_phase_that_was_cut_is_marked() -> None:
+    assert phase_series([phase("hf-pad", 1.0, rows_run=4)])[0].mark == "†"
+
+
+def test_latencies_of_all_repeats_are_taken_together() -> None:
+    records: list[Record] = [
+        RUN,
+        phase("ours", 1.0, workload="W4", name="warm", latencies_s=tuple(place / 1000 for place in range(1, 51))),
+        phase("ours", 1.0, workload="W4", name="warm", latencies_s=tuple(place / 1000 for place in range(51, 101))),
+    ]
+
+    (ours,) = rows_of(report(records, COST, ceiling_gflops=100.0), "## W4")
+
+    assert ours[:5] == ["ours", "100", "50.0", "99.0", "100"]
+
+
+def test_open_loop_shows_what_was_sent_and_how_late() -> None:
+    records: list[Record] = [
+        RUN,
+        phase("ours", 2.0, workload="W7", name="capacity"),
+        phase("ours", 10.0, workload="W7", name="30%", latencies_s=(0.1, 0.2)),
+    ]
+
+    capacity, third = rows_of(report(records, COST, ceiling_gflops=100.0), "## W7")
+
+    assert capacity[:3] == ["ours", "capacity", "2.50"]
+    assert third == ["ours", "30%", "0.500", "2", "100", "200", "0"]
+
+
+def test_hit_rate_stands_beside_the_best_possible() -> None:
+    records: list[Record] = [RUN, CacheRecord("ours", 0.1, 60_000, 0.55, 0.61, 20.0)]
+
+    (row,) = rows_of(report(records, COST, ceiling_gflops=100.0), "## W6")
+
+    assert row == ["10%", "60,000", "55.0%", "61.0%", "6.0", "20.0"]
+
+
+def test_profile_gives_rates_and_shares_that_add_up() -> None:
+    profile = Profile(
+        operations={
+            "linear": OperationCost(0.5, 10, 200_000_000_000),
+            "linear_large": OperationCost(0.25, 5, 125_000_000_000),
+            "attend": OperationCost(0.2, 4, 40_000_000_000),
+            "swiglu": OperationCost(0.05, 4, 0),
+            "label_logits": OperationCost(0.01, 1, 0),
+        },
+        stages={"schedule": 0.02, "prefill": 0.8, "readout": 0.02, "commit": 0.01},
+        steps=4,
+    )
+    text = report([RUN, ProfileRecord("W1", "cold", "ours", 1.0, 900.0, profile)], COST, ceiling_gflops=1000.0)
+
+    rates, shares = rows_of(text, "## Profile")[0], rows_of(text, "## Profile")[-1]
+
+    assert rates == ["W1 cold", "4", "200", "400", "40%", "500", "50%", "200", "20%", "30%"]
+    assert shares[:4] == ["W1 cold", "1.00", "50.0%", "20.0%"]
+    assert shares[4].startswith("5.0% (swiglu 5.0%, label_logits 1.0%")
+    assert shares[5:] == ["5.0%", "5.0%", "15.0%"]
+
+
+def test_sweep_is_explained_by_attention() -> None:
+    walls = {"250": 1.0, "500": 1.5, "1000": 2.5}
+    attend = OperationCost(1.0, 1, COST.attention_flop(24) * 1000 * 20)
+    profile = Profile(operations={"attend": attend}, stages=dict.fromkeys(("prefill",), 1.0), steps=1)
+    stages = {"schedule": 0.0, "prefill": 1.0, "readout": 0.0, "commit": 0.0}
+    records: list[Record] = [RUN, *(phase("ours", wall, workload="SWEEP", name=name) for name, wall in walls.items())]
+    records.append(ProfileRecord("W3", "warm", "ours", 1.0, 900.0, Profile(profile.operations, stages, 1)))
+
+    text = report(records, COST, ceiling_gflops=100.0)
+
+    # 10 rows: 0.1 s, 0.15 s, 0.25 s a row; 150 ms for 750 tokens
+    assert "200 ms more for 1,000 tokens more." in text
+    assert "Attention alone explains 50.0 ms of them" in text
+
+
+def test_memory_is_held_against_its_parts() -> None:
+    record = MemoryRecord(
+        "ours",
+        base_bytes=100 << 20,
+        weight_bytes=200 << 20,
+        pool_bytes=50 << 20,
+        workspace_bytes=50 << 20,
+        kv_bytes_per_token=64,
+        kv_bytes_by_formula=64,
+        requests=(1, 2, 3, 4),
+        resident_bytes=(300 << 20, 420 << 20, 440 << 20, (440 << 20) + 64),
+    )
+
+    text = report([RUN, record], COST, ceiling_gflops=100.0)
+
+    assert rows_of(text, "## Memory")[-1] == ["resident after 4 requests", "440.0"]
+    assert "Resident ÷ sum: 1.10. Growth over the second half: 64 bytes a request." in text
+
+
+def test_faults_are_loud_and_their_absence_is_said() -> None:
+    fault = FaultRecord("ours", "W1 cold #1: 9 positions were computed, 8 are unique")
+
+    assert "## FAULTS\n\n- ours: W1 cold #1" in report([RUN, fault], COST, ceiling_gflops=100.0)
+    assert "No faults" in report([RUN], COST, ceiling_gflops=100.0)
+
+
+def test_drift_is_shown() -> None:
+    records: list[Record] = [RUN, DriftRecord("vllm", "transformers float32", 0.0841, 0.188, 0)]
+
+    (row,) = rows_of(report(records, COST, ceiling_gflops=100.0), "## Log-odds")
+
+    assert row == ["vllm", "0.084", "0.188", "0", "transformers float32"]
+
+
+def test_records_come_back_from_their_file(tmp_path: Path) -> None:
+    record_file = RecordFile(tmp_path / "new" / "records.jsonl")
+    wanted: list[Record] = [RUN, SystemRecord("ours", "1", "s", {"a": 1}), phase("ours", 1.0), FaultRecord("a", "b")]
+    for record in wanted:
+        record_file.add(record)
+
+    assert read_records(tmp_path / "new" / "records.jsonl") == wanted
+
+
+def test_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    records: list[Record] = [
+        RUN,
+        phase("ours", 1.0),
+        phase("vllm", 2.0),
+        phase("ours", 1.0, workload="W4", name="warm", latencies_s=(0.1, 0.2)),
+        phase("ours", 1.0, workload="W7", name="30%", latencies_s=(0.1, 0.2)),
+        phase("ours", 1.0, workload="SWEEP", name="250"),
+        phase("ours", 1.0, workload="SWEEP", name="500"),
+    ]
+
+    draw(records, tmp_path / "picture.png", ceiling_gflops=900.0)
+
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
