@@ -20,7 +20,8 @@ class EngineConfig:
         dtype: Type of weights, activations and KV. ``float32`` is for judging.
         device: Where weights and KV live. ``cuda`` takes the current CUDA device.
         kernels: Which kernel set runs a step. ``auto``: ``triton`` on CUDA, ``cpu`` on a CPU.
-        num_threads: Threads of the tensor library; None takes the processors available.
+        num_threads: Threads of the tensor library; None takes the processors that the process (and
+            its container) may use.
 
     Raises:
         ValueError: a value is out of its range; names the setting, the value and the range.

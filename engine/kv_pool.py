@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
 from engine.errors import DeviceError
+from engine.host import free_host_memory
 from engine.model_config import ModelConfig
 
 # a sidecar shares its host with a retriever; a GPU is its own, less what a step works in
@@ -60,14 +59,4 @@ def free_memory(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    available = next(
-        int(line.split()[1]) * 1024
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        if line.startswith("MemAvailable:")
-    )
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists():
-        text = limit.read_text(encoding="ascii").strip()
-        if text != "max":
-            available = min(available, max(0, int(text) - int(used.read_text(encoding="ascii"))))
-    return available
+    return free_host_memory()

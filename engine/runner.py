@@ -6,7 +6,6 @@ import gc
 import itertools
 import logging
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from engine.errors import (
     InvalidTask,
     OutOfCapacity,
 )
+from engine.host import available_processors
 from engine.kv_pool import KvPool, count_blocks, free_memory
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
@@ -288,7 +288,7 @@ def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserve
         CheckpointError: the model cannot be loaded.
         DeviceError: the device is missing or too old, or not one block fits its memory.
     """
-    torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(config.num_threads or available_processors())
     _find_device(config)
     loaded = load_checkpoint(checkpoint, _dtype(config))
     engine = build_engine(loaded, config, observer)
