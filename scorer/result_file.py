@@ -25,12 +25,17 @@ class ResultFileError(Exception):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """What made the file. Results of different headers are never mixed in one file."""
+    """What made the file. Results of different headers are never mixed in one file.
+
+    ``template_sha256`` tells two versions of a template file apart that both call themselves
+    ``template``.
+    """
 
     format: str
     model: str
     revision: str
     template: str
+    template_sha256: str
     dtype: str
     max_document_tokens: int | None
 

@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from scorer.model_host import LoadedModel
     from scorer.pair_lines import LineInfo
+    from scorer.prompts import PromptBuilder
     from scorer.score_file import Totals
 
 
@@ -95,6 +96,7 @@ def _score(
         model=model.name,
         revision=info.revision,
         template=model.prompts.default.template.id,
+        template_sha256=_template_hash(model.prompts.default),
         dtype=info.dtype,
         max_document_tokens=max_document_tokens,
     )
@@ -111,6 +113,17 @@ def _score(
             max_document_tokens=max_document_tokens,
             on_progress=lambda totals: _show(bar, totals),
         )
+
+
+def _template_hash(prompts: PromptBuilder) -> str:
+    """16 hex digits of what decides the prompt of a pair: the template's content and the chat format's."""
+    import hashlib
+    from dataclasses import replace
+
+    import msgspec
+
+    content = msgspec.json.encode((replace(prompts.template, source=""), prompts.chat), order="deterministic")
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 _BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} pairs [{elapsed}{postfix}]"

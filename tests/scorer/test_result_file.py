@@ -16,6 +16,7 @@ HEADER = Header(
     model="tiny",
     revision="abc",
     template="query-likelihood@1",
+    template_sha256="0123",
     dtype="float32",
     max_document_tokens=None,
 )
@@ -71,6 +72,7 @@ def test_a_file_cut_at_any_byte_is_continued_without_loss_or_repetition(path: Pa
         ("model", "other"),
         ("revision", "abd"),
         ("template", "yes-no@1"),
+        ("template_sha256", "4567"),
         ("dtype", "bfloat16"),
         ("max_document_tokens", 9),
     ],

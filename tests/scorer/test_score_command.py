@@ -85,6 +85,23 @@ def test_another_template_does_not_go_on(engine: FakeEngine, source: Path, monke
     assert "template 'query-likelihood@1', now 'yes-no@1'" in result.stderr
 
 
+def test_a_template_file_that_was_edited_does_not_go_on(
+    engine: FakeEngine, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text((ROOT / "scorer/template_files/query-likelihood@1.toml").read_text().replace("-likelihood", "-own"))
+    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: fake_model(engine, template=str(own)))
+    CliRunner().invoke(command, [str(source)])
+    again = CliRunner().invoke(command, [str(source)])
+    own.write_text(own.read_text().replace("Passage:", "Text:"))
+
+    edited = CliRunner().invoke(command, [str(source)])
+
+    assert again.exit_code == 0, again.output
+    assert edited.exit_code == 1
+    assert "made with template_sha256" in edited.stderr
+
+
 def test_a_wrong_line_is_named_before_a_model_is_loaded(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: pytest.fail("the model was loaded"))
     source.write_text('{"query": "q", "document": "d"}\n{"query": "q"}\n')

@@ -23,7 +23,13 @@ from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import SCORE, fake_model, service
 
 HEADER = Header(
-    format="scorer-results@1", model="fake", revision="rev1", template="t@1", dtype="float32", max_document_tokens=None
+    format="scorer-results@1",
+    model="fake",
+    revision="rev1",
+    template="t@1",
+    template_sha256="0",
+    dtype="float32",
+    max_document_tokens=None,
 )
 
 
