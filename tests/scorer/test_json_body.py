@@ -19,7 +19,7 @@ from scorer.errors import (
     UnsupportedMedia,
 )
 from scorer.json_body import StrictDecoder, read_body, require_json
-from tests.helpers.service import RERANK, SCORE, service
+from tests.helpers.service import PATIENCE_S, RERANK, SCORE, service
 
 GOOD = {"queries": ["q"], "documents": ["d"]}
 
@@ -193,7 +193,8 @@ class Peak(BodyBuffer):
 def read(sender: Sender, *, limit: int = 100, length: int | None = None, timeout_s: float = 5.0) -> tuple[bytes, Peak]:
     buffer = Peak(Admission(max_requests=1, max_buffered_bytes=1000))
     headers = {} if length is None else {"content-length": str(length)}
-    return asyncio.run(read_body(sender, headers, buffer, limit=limit, timeout_s=timeout_s)), buffer
+    reading = read_body(sender, headers, buffer, limit=limit, timeout_s=timeout_s)
+    return asyncio.run(asyncio.wait_for(reading, PATIENCE_S)), buffer
 
 
 def test_a_body_in_chunks_is_put_together() -> None:

@@ -251,7 +251,7 @@ def test_b034_a_body_without_a_length_is_counted_as_it_comes(tmp_path: Path) -> 
 
 
 def test_headers_without_end_are_refused(tmp_path: Path) -> None:
-    with running(tmp_path) as process, process.connect() as client:
+    with running(tmp_path, {"SCORER_HEADER_TIMEOUT_S": "3600"}) as process, process.connect() as client:
         client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n")
         give_up_at = time.monotonic() + PATIENCE_S
         while not raised(lambda: client.sendall(b"x-filler: " + b"x" * 1000 + b"\r\n"), OSError):
