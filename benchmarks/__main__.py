@@ -9,19 +9,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.blocks import VARIANTS_PER_BLOCK
 from benchmarks.check_prompts import check_prompts
 from benchmarks.flops import read_model_cost
 from benchmarks.machine import describe_machine
 from benchmarks.options import Options, OptionsError, parse
 from benchmarks.own_runs import PROFILED, run_cache, run_memory, run_profile
 from benchmarks.progress import tell
-from benchmarks.records import FaultRecord, RecordFile, RunRecord
+from benchmarks.records import CalibrationRecord, FaultRecord, Record, RecordFile, RunRecord, read_records
 from benchmarks.report import report
 from benchmarks.session import Session
+from benchmarks.sizes import SIZES
 from benchmarks.systems.catalogue import TITLES as SYSTEM_TITLES
 from benchmarks.vocabulary import Vocabulary, VocabularyError, load_vocabulary
-from benchmarks.workloads import SIZES, TITLES, Workload, WorkloadError, build_workload
+from benchmarks.workloads import TITLES, Workload, WorkloadError, build_workload
 from engine import CheckpointError
 from scorer.fetch import ModelNotFoundError, find_model
 from scorer.tokenizer_files import load_tokenizer
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         if options.listing:
             print(_listing())
             return 0
+        if options.report is not None:
+            return _show_earlier(options.report)
         return _run(options)
     except (OptionsError, VocabularyError, WorkloadError, ModelNotFoundError, CheckpointError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
@@ -53,7 +55,6 @@ def _run(options: Options) -> int:
 
     vocabulary.check(encode)
     cost = read_model_cost(model)
-    _check_variants(options, vocabulary)
     workloads = _build(options, vocabulary)
     stamp = dt.datetime.now(tz=dt.UTC)
     path = options.results / f"{stamp:%Y%m%dT%H%M%SZ}-{options.size}.jsonl"
@@ -63,6 +64,7 @@ def _run(options: Options) -> int:
             date=stamp.isoformat(timespec="seconds"),
             machine=dict(describe_machine()),
             model=vocabulary.model,
+            cost=cost,
             size=options.size,
             threads=options.threads,
             repeats=options.repeats,
@@ -81,10 +83,9 @@ def _run(options: Options) -> int:
         if "MEMORY" in options.workloads:
             requests = options.memory_requests
             run_memory(session, workloads["W6"], requests=requests, cost=cost, record_file=record_file)
-        ceiling = session.gauge.ceiling_gflops
-    print(report(record_file.records, cost, ceiling_gflops=ceiling))
+        record_file.add(CalibrationRecord(tuple(session.gauge.readings)))
     tell(f"records: {path}")
-    _draw(record_file, path, ceiling)
+    _show(record_file.records, path)
     return int(any(isinstance(record, FaultRecord) for record in record_file.records))
 
 
@@ -97,23 +98,25 @@ def _build(options: Options, vocabulary: Vocabulary) -> dict[str, Workload]:
     return {name: build_workload(name, options.size, vocabulary) for name in TITLES if name in wanted}
 
 
-def _check_variants(options: Options, vocabulary: Vocabulary) -> None:
-    needed = options.repeats * (1 + options.retries) * VARIANTS_PER_BLOCK
-    if needed > len(vocabulary.ids):
-        raise OptionsError(
-            f"{options.repeats} repeats with {options.retries} retries need {needed} wordings; "
-            f"there are {len(vocabulary.ids)}"
-        )
+def _show_earlier(path: Path) -> int:
+    try:
+        _show(read_records(path), path)
+    except (OSError, ValueError) as error:  # what cannot be decoded is a ValueError too
+        print(f"benchmarks: {path} cannot be shown: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
-def _draw(record_file: RecordFile, path: Path, ceiling_gflops: float) -> None:
+def _show(records: Sequence[Record], path: Path) -> None:
+    """Print the report, and draw a picture beside the records if that is possible."""
+    print(report(records))
     if importlib.util.find_spec("matplotlib") is None:
         tell("no picture: it needs matplotlib (pip install 'radix-scorer[bench]')")
         return
     from benchmarks.plot import draw  # noqa: PLC0415  matplotlib is optional
 
     picture = path.with_suffix(".png")
-    draw(record_file.records, picture, ceiling_gflops=ceiling_gflops)
+    draw(records, picture)
     tell(f"picture: {picture}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,11 +51,6 @@ class Gauge:
         self.readings: list[float] = []
         for _ in range(_FIRST_READINGS):
             self._read_gemm()
-
-    @property
-    def ceiling_gflops(self) -> float:
-        """What the machine's matrix products reach: median of all readings."""
-        return statistics.median(self.readings)
 
     def check(self) -> IdleCheck:
         meter = IdleMeter()

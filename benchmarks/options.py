@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.sizes import SizeName
 from benchmarks.systems.catalogue import ALL_WORKLOADS, SPECS, SystemSpec
-from benchmarks.workloads import SizeName
 from scorer.fetch import DEFAULT_MODEL
 
 _ROOT = Path(__file__).parents[1]
 _POOL_MIB = 3072
 _PROFILED = "PROFILE"
+# every block, retries included, has words of its own; there are 512 wordings
 _MOST_RETRIES = 5
 _MOST_REPEATS = 20
 
@@ -26,10 +27,12 @@ class Options:
     Args:
         workloads: Names, among them ``PROFILE`` for the run with clocks around operations.
         retries: How often a block is run again when the machine was not idle.
+        report: Only show the records in this file.
         reference: Compare scores with float32 before anything is timed.
     """
 
     listing: bool
+    report: Path | None
     size: SizeName
     workloads: tuple[str, ...]
     systems: tuple[SystemSpec, ...]
@@ -71,6 +74,7 @@ def parse(arguments: Sequence[str]) -> Options:
     specs = {**SPECS, **{spec.name: spec for spec in variants}}
     return Options(
         listing=found.list,
+        report=found.report,
         size=size,
         workloads=workloads,
         systems=tuple(_with_options(specs[name], found) for name in chosen),
@@ -90,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the scorer beside its peers.")
     add = parser.add_argument
     add("--list", action="store_true", help="name workloads and systems, and end")
+    add("--report", type=Path, metavar="FILE", help="print and draw the records of an earlier run, and end")
     add("--quick", action="store_true", help="one repeat of small W1 and W2, ours beside transformers")
     add("--size", choices=["full", "quick", "tiny"], default="full", help="length of the workloads")
     add("--only", metavar="W1,W2", help="these workloads; PROFILE is the run with clocks around operations")

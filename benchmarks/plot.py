@@ -11,7 +11,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from benchmarks.records import PhaseRecord, Record, RunRecord
+from benchmarks.records import PhaseRecord, Record, RunRecord, ceiling_gflops
 from benchmarks.series import Series, phase_series
 from benchmarks.summary import percentile
 
@@ -22,7 +22,7 @@ _BARS = ("W1", "W2", "W3", "W5")
 _DPI = 120
 
 
-def draw(records: Sequence[Record], path: Path, *, ceiling_gflops: float) -> None:
+def draw(records: Sequence[Record], path: Path) -> None:
     """Write throughput, latency and the sweep, as far as they were measured, to ``path`` (PNG)."""
     series = phase_series([record for record in records if isinstance(record, PhaseRecord)])
     run = next(record for record in records if isinstance(record, RunRecord))
@@ -42,7 +42,7 @@ def draw(records: Sequence[Record], path: Path, *, ceiling_gflops: float) -> Non
         panel(axis, part)
     figure.suptitle(
         f"{run.model}, {run.size} workloads, {run.machine['processor']}, {run.threads} threads, "
-        f"{ceiling_gflops:.0f} GFLOP/s, {run.date}",
+        f"{ceiling_gflops(records):.0f} GFLOP/s, {run.date}",
         fontsize=9,
     )
     figure.tight_layout()

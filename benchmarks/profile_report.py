@@ -13,7 +13,7 @@ _COUNTED_APART = ("linear", "linear_large", "attend")
 _NOTHING = OperationCost(0.0, 0, 0)
 
 
-def profile_section(records: Sequence[ProfileRecord], ceiling_gflops: float) -> str:
+def profile_section(records: Sequence[ProfileRecord], ceiling: float) -> str:
     """Rates of linear layers and attention, and shares of everything else."""
     if not records:
         return ""
@@ -28,9 +28,9 @@ def profile_section(records: Sequence[ProfileRecord], ceiling_gflops: float) -> 
                 name,
                 f"{one.profile.steps}",
                 digits(1000 * one.profile.stages["prefill"] / max(1, one.profile.steps)),
-                *_rate(linear, ceiling_gflops),
-                *_rate(large, ceiling_gflops),
-                *_rate(attend, ceiling_gflops),
+                *_rate(linear, ceiling),
+                *_rate(large, ceiling),
+                *_rate(attend, ceiling),
                 f"{1 - (linear.seconds + attend.seconds) / one.wall_s:.0%}",
             )
         )
@@ -62,11 +62,11 @@ def profile_section(records: Sequence[ProfileRecord], ceiling_gflops: float) -> 
     )
 
 
-def _rate(cost: OperationCost, ceiling_gflops: float) -> tuple[str, str]:
+def _rate(cost: OperationCost, ceiling: float) -> tuple[str, str]:
     if not cost.calls:
         return "", ""
     rate = cost.flop / cost.seconds / 1e9
-    return digits(rate), f"{rate / ceiling_gflops:.0%}"
+    return digits(rate), f"{rate / ceiling:.0%}"
 
 
 def _shares(one: ProfileRecord) -> list[str]:

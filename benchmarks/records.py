@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
+from benchmarks.flops import ModelCost
 from benchmarks.messages import PhaseResult, Profile
 from benchmarks.token_counts import Work
 
@@ -15,16 +18,24 @@ class RunRecord(msgspec.Struct, frozen=True, tag="run"):
     """The circumstances of a run.
 
     Args:
+        cost: Shape of the model, from which every formula is worked out.
         workloads: SHA-256 of the token ids of each.
     """
 
     date: str
     machine: dict[str, str | int]
     model: str
+    cost: ModelCost
     size: str
     threads: int
     repeats: int
     workloads: dict[str, str]
+
+
+class CalibrationRecord(msgspec.Struct, frozen=True, tag="calibration"):
+    """Rates of the calibration product over the run, in GFLOP/s."""
+
+    readings: tuple[float, ...]
 
 
 class SystemRecord(msgspec.Struct, frozen=True, tag="system"):
@@ -128,8 +139,28 @@ class FaultRecord(msgspec.Struct, frozen=True, tag="fault"):
 
 
 Record: TypeAlias = (
-    RunRecord | SystemRecord | DriftRecord | PhaseRecord | ProfileRecord | CacheRecord | MemoryRecord | FaultRecord
+    RunRecord
+    | CalibrationRecord
+    | SystemRecord
+    | DriftRecord
+    | PhaseRecord
+    | ProfileRecord
+    | CacheRecord
+    | MemoryRecord
+    | FaultRecord
 )
+
+
+def ceiling_gflops(records: Sequence[Record]) -> float:
+    """What the machine's matrix products reached: the median of all readings of the run.
+
+    Raises:
+        ValueError: the run ended before it could say.
+    """
+    for record in records:
+        if isinstance(record, CalibrationRecord):
+            return statistics.median(record.readings)
+    raise ValueError("the records hold no calibration; the run did not come to its end")
 
 
 class RecordFile:

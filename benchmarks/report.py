@@ -16,6 +16,7 @@ from benchmarks.records import (
     Record,
     RunRecord,
     SystemRecord,
+    ceiling_gflops,
 )
 from benchmarks.series import Series, phase_series
 from benchmarks.summary import digits, percentile, slope
@@ -26,18 +27,25 @@ _THROUGHPUT = ("W1", "W2", "W3", "W5", "SWEEP")
 _QUESTION_TOKENS = 24
 
 
-def report(records: Sequence[Record], cost: ModelCost, *, ceiling_gflops: float) -> str:
-    """Everything that was measured, as Markdown."""
+def report(records: Sequence[Record]) -> str:
+    """Everything that was measured, as Markdown.
+
+    Raises:
+        ValueError: the run did not come to its end.
+    """
+    ceiling = ceiling_gflops(records)
+    run = next(record for record in records if isinstance(record, RunRecord))
+    cost = run.cost
     series = phase_series([record for record in records if isinstance(record, PhaseRecord)])
     profiles = [record for record in records if isinstance(record, ProfileRecord)]
     sections = [
-        _circumstances(records, ceiling_gflops),
+        _circumstances(run, records, ceiling),
         _scores([record for record in records if isinstance(record, DriftRecord)]),
-        _throughput([one for one in series if one.workload in _THROUGHPUT], cost, ceiling_gflops),
+        _throughput([one for one in series if one.workload in _THROUGHPUT], cost, ceiling),
         _latency([one for one in series if one.workload == "W4"]),
         _open_loop([one for one in series if one.workload == "W7"]),
         _cache([record for record in records if isinstance(record, CacheRecord)]),
-        profile_section(profiles, ceiling_gflops),
+        profile_section(profiles, ceiling),
         _sweep([one for one in series if one.workload == "SWEEP" and one.system == OURS], profiles, cost),
         _memory([record for record in records if isinstance(record, MemoryRecord)]),
         _faults([record for record in records if isinstance(record, FaultRecord)]),
@@ -45,14 +53,13 @@ def report(records: Sequence[Record], cost: ModelCost, *, ceiling_gflops: float)
     return "\n\n".join(section for section in sections if section)
 
 
-def _circumstances(records: Sequence[Record], ceiling_gflops: float) -> str:
-    run = next(record for record in records if isinstance(record, RunRecord))
+def _circumstances(run: RunRecord, records: Sequence[Record], ceiling: float) -> str:
     machine = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     lines = [
         f"# {run.model}, {run.size} workloads, {run.date}",
         "",
         f"{run.threads} threads, {run.repeats} repeats. Machine: {machine}.",
-        f"Calibration: bfloat16 matrix products at {digits(ceiling_gflops)} GFLOP/s, median of all readings.",
+        f"Calibration: bfloat16 matrix products at {digits(ceiling)} GFLOP/s, median of all readings.",
         "Roofs assume that rate for linear layers and attention alike.",
         "",
         table(
@@ -72,7 +79,7 @@ def _scores(records: Sequence[DriftRecord]) -> str:
     )
 
 
-def _throughput(series: Sequence[Series], cost: ModelCost, ceiling_gflops: float) -> str:
+def _throughput(series: Sequence[Series], cost: ModelCost, ceiling: float) -> str:
     if not series:
         return ""
     ours = {(one.workload, one.phase): one.rate.median for one in series if one.system == OURS}
@@ -88,7 +95,7 @@ def _throughput(series: Sequence[Series], cost: ModelCost, ceiling_gflops: float
                 f"{base / one.rate.median:.2f}" if base else "",
                 _ratio(one.computed, one.received),
                 _ratio(one.computed, one.unique),
-                _roof(one, cost, ceiling_gflops),
+                _roof(one, cost, ceiling),
             )
         )
     text = table(
@@ -101,12 +108,12 @@ def _throughput(series: Sequence[Series], cost: ModelCost, ceiling_gflops: float
 _MARKS = "* the machine was not idle in any repeat; † only the first rows were run."
 
 
-def _roof(one: Series, cost: ModelCost, ceiling_gflops: float) -> str:
+def _roof(one: Series, cost: ModelCost, ceiling: float) -> str:
     """Share of the rate at which every floating-point operation ran at the calibration rate."""
     if one.unique is None or one.attended is None:
         return ""
     flop = cost.linear_flop(one.unique) + cost.attention_flop(one.attended)
-    least_s = flop / (ceiling_gflops * 1e9)
+    least_s = flop / (ceiling * 1e9)
     return f"{least_s * one.rate.median / one.rows_run:.0%}"
 
 

@@ -56,7 +56,7 @@ class OursOverHttp:
         self._added_tokens = self._measure_template()
 
     def started(self) -> Started:
-        settings = ", ".join(f"{name}={value}" for name, value in self._environ.items())
+        settings = ", ".join(f"{name}={value}" for name, value in self._environ.items() if name != "SCORER_MODEL")
         return Started(
             version=f"radix-scorer {package_version()}", settings=settings, facts={"template": self._added_tokens}
         )

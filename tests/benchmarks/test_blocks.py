@@ -11,6 +11,7 @@ import pytest
 from benchmarks.blocks import LOADS, BlockRunner, SystemProcess
 from benchmarks.machine import Gauge, IdleCheck
 from benchmarks.messages import Command, Done, Forget, PhaseResult, Reply, RunPhase
+from benchmarks.options import parse
 from benchmarks.records import FaultRecord, PhaseRecord, RecordFile, read_records
 from benchmarks.systems.catalogue import SPECS, SystemSpec
 from benchmarks.token_counts import PerfectCache
@@ -90,6 +91,13 @@ def test_block_beside_other_work_is_run_again_in_other_words(tmp_path: Path) -> 
     assert timed[0].phase.groups[0].tails[0][0] != timed[1].phase.groups[0].tails[0][0]
     assert len(records) == 1
     assert records[0].idle
+
+
+def test_longest_run_has_words_of_its_own_for_every_block() -> None:
+    most = parse(["--repeats", "20", "--retries", "5"])
+    runner = BlockRunner(cast(Gauge, FakeGauge()), VOCABULARY, cast(RecordFile, None), retries=most.retries)
+
+    assert most.repeats * runner.variants_per_repeat() <= len(VOCABULARY.ids)
 
 
 def test_retries_are_bounded_and_the_last_is_marked(tmp_path: Path) -> None:

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.flops import ModelCost
 from benchmarks.messages import OperationCost, PhaseResult, Profile
-from benchmarks.plot import draw
 from benchmarks.records import (
     CacheRecord,
+    CalibrationRecord,
     DriftRecord,
     FaultRecord,
     MemoryRecord,
@@ -26,7 +27,7 @@ from benchmarks.token_counts import Work
 from tests.helpers.tiny import tiny_config
 
 COST = ModelCost(config=tiny_config())
-RUN = RunRecord("2026-01-01", {"processor": "a processor"}, "a model", "tiny", 2, 3, {"W1": "abc"})
+RUN = RunRecord("2026-01-01", {"processor": "a processor"}, "a model", COST, "tiny", 2, 3, {"W1": "abc"})
 
 
 def phase(
@@ -44,6 +45,10 @@ def phase(
     return PhaseRecord(workload, name, system, 0, 0, idle, 0.0, 900.0, 5, 10, work, result)
 
 
+def shown(records: Sequence[Record], *, ceiling: float) -> str:
+    return report([*records, CalibrationRecord((ceiling / 2, ceiling, ceiling * 3))])
+
+
 def rows_of(text: str, heading: str) -> list[list[str]]:
     """Cells of the table under ``heading``, without its head."""
     section = text.split(heading, 1)[1].split("\n## ", 1)[0]
@@ -54,7 +59,7 @@ def rows_of(text: str, heading: str) -> list[list[str]]:
 def test_throughput_is_the_median_beside_the_ratio_to_each_system() -> None:
     records: list[Record] = [RUN, *(phase("ours", wall) for wall in (1.0, 2.0, 5.0)), phase("vllm", 4.0)]
 
-    ours, vllm = rows_of(report(records, COST, ceiling_gflops=100.0), "## Throughput")
+    ours, vllm = rows_of(shown(records, ceiling=100.0), "## Throughput")
 
     assert ours[:5] == ["W1 cold", "ours", "5.00 (2.00–10.0)", "3", "1.00"]
     assert vllm[:5] == ["W1 cold", "vllm", "2.50 (2.50–2.50)", "1", "2.00"]
@@ -66,7 +71,7 @@ def test_share_of_the_roof_is_least_time_over_time_taken() -> None:
     flop = COST.linear_flop(800) + COST.attention_flop(90_000)
     records: list[Record] = [RUN, phase("ours", 2.0)]
 
-    (ours,) = rows_of(report(records, COST, ceiling_gflops=flop / 0.2 / 1e9), "## Throughput")
+    (ours,) = rows_of(shown(records, ceiling=flop / 0.2 / 1e9), "## Throughput")
 
     assert ours[7] == "10%"
 
@@ -90,7 +95,7 @@ def test_latencies_of_all_repeats_are_taken_together() -> None:
         phase("ours", 1.0, workload="W4", name="warm", latencies_s=tuple(place / 1000 for place in range(51, 101))),
     ]
 
-    (ours,) = rows_of(report(records, COST, ceiling_gflops=100.0), "## W4")
+    (ours,) = rows_of(shown(records, ceiling=100.0), "## W4")
 
     assert ours[:5] == ["ours", "100", "50.0", "99.0", "100"]
 
@@ -102,7 +107,7 @@ def test_open_loop_shows_what_was_sent_and_how_late() -> None:
         phase("ours", 10.0, workload="W7", name="30%", latencies_s=(0.1, 0.2)),
     ]
 
-    capacity, third = rows_of(report(records, COST, ceiling_gflops=100.0), "## W7")
+    capacity, third = rows_of(shown(records, ceiling=100.0), "## W7")
 
     assert capacity[:3] == ["ours", "capacity", "2.50"]
     assert third == ["ours", "30%", "0.500", "2", "100", "200", "0"]
@@ -111,7 +116,7 @@ def test_open_loop_shows_what_was_sent_and_how_late() -> None:
 def test_hit_rate_stands_beside_the_best_possible() -> None:
     records: list[Record] = [RUN, CacheRecord("ours", 0.1, 60_000, 0.55, 0.61, 20.0)]
 
-    (row,) = rows_of(report(records, COST, ceiling_gflops=100.0), "## W6")
+    (row,) = rows_of(shown(records, ceiling=100.0), "## W6")
 
     assert row == ["10%", "60,000", "55.0%", "61.0%", "6.0", "20.0"]
 
@@ -128,7 +133,7 @@ def test_profile_gives_rates_and_shares_that_add_up() -> None:
         stages={"schedule": 0.02, "prefill": 0.8, "readout": 0.02, "commit": 0.01},
         steps=4,
     )
-    text = report([RUN, ProfileRecord("W1", "cold", "ours", 1.0, 900.0, profile)], COST, ceiling_gflops=1000.0)
+    text = shown([RUN, ProfileRecord("W1", "cold", "ours", 1.0, 900.0, profile)], ceiling=1000.0)
 
     rates, shares = rows_of(text, "## Profile")[0], rows_of(text, "## Profile")[-1]
 
@@ -146,7 +151,7 @@ def test_sweep_is_explained_by_attention() -> None:
     records: list[Record] = [RUN, *(phase("ours", wall, workload="SWEEP", name=name) for name, wall in walls.items())]
     records.append(ProfileRecord("W3", "warm", "ours", 1.0, 900.0, Profile(profile.operations, stages, 1)))
 
-    text = report(records, COST, ceiling_gflops=100.0)
+    text = shown(records, ceiling=100.0)
 
     # 10 rows: 0.1 s, 0.15 s, 0.25 s a row; 150 ms for 750 tokens
     assert "200 ms more for 1,000 tokens more." in text
@@ -166,7 +171,7 @@ def test_memory_is_held_against_its_parts() -> None:
         resident_bytes=(300 << 20, 420 << 20, 440 << 20, (440 << 20) + 64),
     )
 
-    text = report([RUN, record], COST, ceiling_gflops=100.0)
+    text = shown([RUN, record], ceiling=100.0)
 
     assert rows_of(text, "## Memory")[-1] == ["resident after 4 requests", "440.0"]
     assert "Resident ÷ sum: 1.10. Growth over the second half: 64 bytes a request." in text
@@ -175,16 +180,21 @@ def test_memory_is_held_against_its_parts() -> None:
 def test_faults_are_loud_and_their_absence_is_said() -> None:
     fault = FaultRecord("ours", "W1 cold #1: 9 positions were computed, 8 are unique")
 
-    assert "## FAULTS\n\n- ours: W1 cold #1" in report([RUN, fault], COST, ceiling_gflops=100.0)
-    assert "No faults" in report([RUN], COST, ceiling_gflops=100.0)
+    assert "## FAULTS\n\n- ours: W1 cold #1" in shown([RUN, fault], ceiling=100.0)
+    assert "No faults" in shown([RUN], ceiling=100.0)
 
 
 def test_drift_is_shown() -> None:
     records: list[Record] = [RUN, DriftRecord("vllm", "transformers float32", 0.0841, 0.188, 0)]
 
-    (row,) = rows_of(report(records, COST, ceiling_gflops=100.0), "## Log-odds")
+    (row,) = rows_of(shown(records, ceiling=100.0), "## Log-odds")
 
     assert row == ["vllm", "0.084", "0.188", "0", "transformers float32"]
+
+
+def test_run_that_was_cut_short_has_no_report() -> None:
+    with pytest.raises(ValueError, match="did not come to its end"):
+        report([RUN, phase("ours", 1.0)])
 
 
 def test_records_come_back_from_their_file(tmp_path: Path) -> None:
@@ -198,6 +208,8 @@ def test_records_come_back_from_their_file(tmp_path: Path) -> None:
 
 def test_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    from benchmarks.plot import draw
+
     records: list[Record] = [
         RUN,
         phase("ours", 1.0),
@@ -208,6 +220,8 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
         phase("ours", 1.0, workload="SWEEP", name="500"),
     ]
 
-    draw(records, tmp_path / "picture.png", ceiling_gflops=900.0)
+    records.append(CalibrationRecord((900.0,)))
+
+    draw(records, tmp_path / "picture.png")
 
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

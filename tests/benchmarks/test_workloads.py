@@ -6,15 +6,13 @@ from typing import get_args
 import msgspec
 import pytest
 
-from benchmarks import workloads
+from benchmarks.sizes import HASHES, SIZES, SizeName
 from benchmarks.token_counts import PerfectCache
 from benchmarks.vocabulary import load_vocabulary
 from benchmarks.workloads import (
-    SIZES,
     TITLES,
     Group,
     Phase,
-    SizeName,
     Workload,
     WorkloadError,
     build_workload,
@@ -35,7 +33,7 @@ def full(name: str) -> Workload:
 def test_token_ids_have_the_recorded_hash(name: str, size: SizeName) -> None:
     workload = build_workload(name, size, VOCABULARY)
 
-    assert workload.sha256 == workloads.HASHES[size][name]
+    assert workload.sha256 == HASHES[size][name]
 
 
 def test_one_other_token_is_noticed() -> None:
