@@ -69,7 +69,8 @@ def parse(arguments: Sequence[str]) -> Options:
     chosen = _names(found.systems, (*default_systems, *peers, *(spec.name for spec in variants)), known, "system")
     repeats = found.repeats if found.repeats is not None else 1 if found.quick else 5
     _in_range("repeats", repeats, 1, _MOST_REPEATS)
-    _in_range("retries", found.retries, 0, _MOST_RETRIES)
+    retries = found.retries if found.retries is not None else 0 if found.quick else 2
+    _in_range("retries", retries, 0, _MOST_RETRIES)
     _in_range("threads", found.threads, 1, 1024)
     specs = {**SPECS, **{spec.name: spec for spec in variants}}
     return Options(
@@ -79,7 +80,7 @@ def parse(arguments: Sequence[str]) -> Options:
         workloads=workloads,
         systems=tuple(_with_options(specs[name], found) for name in chosen),
         repeats=repeats,
-        retries=found.retries,
+        retries=retries,
         threads=found.threads,
         model=found.model,
         most_others=found.most_others,
@@ -100,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", metavar="W1,W2", help="these workloads; PROFILE is the run with clocks around operations")
     add("--systems", metavar="A,B", help="these systems; by default ours, transformers, and the peers named below")
     add("--repeats", type=int, help="rounds in which systems alternate (5; 1 with --quick)")
-    add("--retries", type=int, default=2, help="further tries for a block when the machine was not idle")
+    add("--retries", type=int, help="further tries for a block when the machine was not idle (2; 0 with --quick)")
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each system")
     add("--model", default=DEFAULT_MODEL.name, help="name or path of the default model")
     add("--pool-mib", type=int, default=_POOL_MIB, help="KV pool of our systems")

@@ -58,7 +58,7 @@ def _circumstances(run: RunRecord, records: Sequence[Record], ceiling: float) ->
     lines = [
         f"# {run.model}, {run.size} workloads, {run.date}",
         "",
-        f"{run.threads} threads, {run.repeats} repeats. Machine: {machine}.",
+        f"Threads: {run.threads}. Repeats: {run.repeats}. Machine: {machine}.",
         f"Calibration: bfloat16 matrix products at {digits(ceiling)} GFLOP/s, median of all readings.",
         "Roofs assume that rate for linear layers and attention alike.",
         "",

@@ -11,7 +11,7 @@ def test_without_arguments_everything_is_run_five_times() -> None:
 
     assert options.workloads == (*ALL_WORKLOADS, "PROFILE")
     assert [spec.name for spec in options.systems] == ["ours", "ours-http", "hf-prefix", "hf-pad"]
-    assert (options.repeats, options.size, options.reference) == (5, "full", True)
+    assert (options.repeats, options.retries, options.size, options.reference) == (5, 2, "full", True)
 
 
 def test_quick_is_one_repeat_of_small_w1_and_w2_beside_transformers() -> None:
@@ -19,7 +19,7 @@ def test_quick_is_one_repeat_of_small_w1_and_w2_beside_transformers() -> None:
 
     assert options.workloads == ("W1", "W2")
     assert [spec.name for spec in options.systems] == ["ours", "hf-prefix"]
-    assert (options.repeats, options.size, options.reference) == (1, "quick", False)
+    assert (options.repeats, options.retries, options.size, options.reference) == (1, 0, "quick", False)
 
 
 def test_quick_can_be_narrowed_and_lengthened() -> None:
