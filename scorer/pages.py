@@ -10,9 +10,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from scorer.openapi import encoded_document
 
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-)
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
 def page_routes() -> Sequence[HTTPRouteHandler]:
