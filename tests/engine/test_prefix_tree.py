@@ -207,8 +207,8 @@ class TestEvictionOrder:
                     clock += 1
                     for node in set(tree.nodes()) - before:
                         # the upper half of a split was last used when its lower half was
-                        is_leaf = not node.children
-                        used[node] = clock if is_leaf else max(used.get(n, 0) for n in node.children.values())
+                        halves = [used[child] for child in node.children.values() if child in before]
+                        used[node] = halves[0] if halves else clock
                 case "touch":
                     clock += 1
                     touched = tree.match("a", ids(*row))
