@@ -146,7 +146,7 @@ def load_prompts(
 
 def build_service(settings: Settings, environ: Mapping[str, str]) -> Application:
     """The service with the real model."""
-    metrics = Metrics(request_limit_s=settings.request_timeout_s)
+    metrics = Metrics(request_limit_s=settings.request_timeout_s + settings.body_timeout_s)
     return build_application(settings, metrics, lambda: load_model(settings, environ, metrics), test=self_test)
 
 
