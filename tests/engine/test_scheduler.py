@@ -103,6 +103,14 @@ class TestWork:
         assert [usage.computed_tokens for usage in usages(task)] == [3, 0, 0]
         assert [usage.shared_tokens for usage in usages(task)] == [0, 3, 3]
 
+    def test_equal_rows_of_two_namespaces_in_one_step_are_computed_twice(self) -> None:
+        engine = PaperEngine()
+        first = engine.add([make_row([1, 2, 3])], namespace="a")
+        second = engine.add([make_row([1, 2, 3])], namespace="b")
+
+        assert engine.step() == [first, second]
+        assert (computed(first), computed(second)) == (3, 3)
+
     def test_own_chunks_are_no_hits(self) -> None:
         engine = PaperEngine(num_blocks=8, block_size=4, step_tokens=16)
         rng = random.Random(0)
