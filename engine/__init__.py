@@ -14,7 +14,6 @@ from engine.errors import (
     EngineFault,
     InvalidTask,
     OutOfCapacity,
-    TaskCancelled,
 )
 from engine.records import (
     EngineHealth,
@@ -63,7 +62,6 @@ __all__ = [
     "ScoreResult",
     "ScoreTask",
     "StepStats",
-    "TaskCancelled",
     "TaskStats",
     "TokenIds",
     "Unscored",

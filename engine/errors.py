@@ -4,7 +4,6 @@
       InvalidTask         the task can never run; change it               not retryable
       OutOfCapacity       no room now; the same task may run later        retryable
       DeadlineExceeded    the deadline passed before any row was scored   retryable
-      TaskCancelled       the caller gave the task up                     -
       EngineClosed        the engine is draining or has stopped           retryable elsewhere
       EngineFault         a step failed; every task in it is lost         not retryable here
       CheckpointError     the model cannot be loaded; start-up only       fix the files
@@ -49,10 +48,6 @@ class DeadlineExceeded(EngineError):
     """The deadline of the task passed before the first of its rows was scored."""
 
     retryable = True
-
-
-class TaskCancelled(EngineError):
-    """The caller cancelled the future; used in records, never raised into it."""
 
 
 class EngineClosed(EngineError):

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from engine.errors import OutOfCapacity
 from engine.prefix_cache import Growth, PrefixCache
-from engine.prefix_tree import Match, Segment
+from engine.prefix_tree import Match, Node, Segment
 from engine.records import Unscored
 from engine.row_order import common_prefix, sort_key
 from engine.sequence import RowState, TaskState
@@ -112,13 +112,7 @@ class Scheduler:
             budget -= selection.new_tokens
             if budget <= 0 or not selection.complete:
                 break
-        for row in chosen:
-            self._cache.hold(row.match.last)
-        try:
-            return self._plan(chosen, optional_keeps=True)
-        except OutOfCapacity:
-            self._release(chosen)
-        return self._smallest_step()
+        return self._try(chosen, optional_keeps=True) or self._smallest_step()
 
     def finish(self, step: Step, *, commit: bool) -> None:
         """Publish what the step kept, or give its room back if it failed; let go of its paths.
@@ -148,13 +142,19 @@ class Scheduler:
                 self._hold(task, None)
                 self._cache.evict_all()
             rows = self._select(task, self._step_tokens, alone=True, most_rows=1).rows
-            for row in rows:
-                self._cache.hold(row.match.last)
-            try:
-                return self._plan(rows, optional_keeps=False)
-            except OutOfCapacity:
-                self._release(rows)
+            if (step := self._try(rows, optional_keeps=False)) is not None:
+                return step
         raise AssertionError("a row that fits the pool fits it once everything else is evicted")
+
+    def _try(self, rows: list[StepRow], *, optional_keeps: bool) -> Step | None:
+        """A step of ``rows`` that holds what it stands on; None, and nothing held, if there is no room for it."""
+        for node in _stands_on(rows):
+            self._cache.hold(node)
+        try:
+            return self._plan(rows, optional_keeps=optional_keeps)
+        except OutOfCapacity:
+            self._release(rows)
+            return None
 
     def _select(self, task: TaskState, budget: int, *, alone: bool, most_rows: int | None = None) -> _Selection:
         """Rows of ``task`` for this step.
@@ -229,8 +229,8 @@ class Scheduler:
             self._cache.let_go(held)
 
     def _release(self, rows: Iterable[StepRow]) -> None:
-        for row in rows:
-            self._cache.let_go(row.match.last)
+        for node in _stands_on(rows):
+            self._cache.let_go(node)
 
 
 def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
@@ -255,6 +255,11 @@ def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
             )
         )
     return growths, places
+
+
+def _stands_on(rows: Iterable[StepRow]) -> list[Node]:
+    """Where the rows end in the tree, in their order; a node that several share comes once."""
+    return list(dict.fromkeys(row.match.last for row in rows))
 
 
 def _from_cursor(task: TaskState) -> Iterator[tuple[RowState, int]]:

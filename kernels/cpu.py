@@ -10,7 +10,7 @@ from kernels import checks
 from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
 from kernels.cpu_attention import CpuPlan, attend, make_plan
 from kernels.native import NativeOps
-from kernels.packed_linear import pack_linear
+from kernels.packed_linear import PackedLinear, packing_works
 
 _VOCABULARY_CHUNK = 8192
 
@@ -24,11 +24,15 @@ class CpuKernels:
 
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
+        self._packs = packing_works()
         self.name = "cpu" if native is None else "cpu-native"
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
-        return pack_linear(weight, bias)
+        if self._packs and weight.dtype == torch.bfloat16:
+            return PackedLinear(weight, bias)
+        dense = weight.contiguous()
+        return lambda x: F.linear(x, dense, bias)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

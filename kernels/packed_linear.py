@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.api import LinearOp
-
 # without a hint oneDNN may settle on the plain layout (vllm-project/vllm#35890); the layout
 # that suits this many rows serves any number
 _ROWS_HINT = 256
@@ -34,15 +32,7 @@ class PackedLinear:
         return out
 
 
-def pack_linear(weight: Tensor, bias: Tensor | None) -> LinearOp:
-    """A packed layer, or one on the plain weight where packing is not to be had."""
-    if weight.dtype == torch.bfloat16 and _packing_works():
-        return PackedLinear(weight, bias)
-    weight = weight.contiguous()
-    return lambda x: F.linear(x, weight, bias)
-
-
-def _packing_works() -> bool:
+def packing_works() -> bool:
     """Whether the private operations exist here and agree with the public one."""
     rng = torch.Generator().manual_seed(0)
     weight, x = (torch.randn(rows, 64, generator=rng).bfloat16() for rows in (48, 5))

@@ -32,7 +32,6 @@ from engine import (
     EngineFault,
     InvalidTask,
     OutOfCapacity,
-    TaskCancelled,
 )
 from scorer.metrics import RequestOutcome
 
@@ -132,7 +131,6 @@ ANSWERS: dict[type[Exception], Answer] = {
     Overloaded: Answer(429, "overloaded", "refused"),
     OutOfCapacity: Answer(429, "out_of_capacity", "refused"),
     ClientGone: Answer(499, "client_closed_request", "cancelled"),
-    TaskCancelled: Answer(499, "task_cancelled", "cancelled"),
     NoFiniteScore: Answer(500, "non_finite_score", "fault"),
     NotReady: Answer(503, "not_ready", "unavailable"),
     EngineClosed: Answer(503, "engine_closed", "unavailable"),
