@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from msgspec import Struct
+
 from engine import RowUsage, TaskStats
 from scorer.metrics import ItemOutcome
 from scorer.prompt_types import PairPrompt, PromptError
@@ -45,8 +47,7 @@ class ItemFault:
     limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredItem:
+class ScoredItem(Struct, frozen=True, kw_only=True, gc=False):
     """What became of one pair: a score or a fault.
 
     Args:

@@ -70,14 +70,15 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
         rows: In the order of the plan's rows.
     """
     items: list[ScoredItem] = []
+    branches = plan.rows.branches
     taken = 0
     for index, (pair, prompt) in enumerate(zip(plan.pairs, plan.prompts, strict=True)):
         if isinstance(prompt, PromptError):
             fault = _fault_of(prompt, query=pair[0], document=pair[1])
             items.append(ScoredItem(index=index, result=fault, usage=None, truncated_tokens=0))
             continue
-        own = rows[taken : taken + plan.rows.branches]
-        taken += plan.rows.branches
+        own = rows[taken : taken + branches]
+        taken += branches
         items.append(
             ScoredItem(
                 index=index,
@@ -90,6 +91,8 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
 
 
 def sum_usage(usages: Sequence[RowUsage]) -> RowUsage:
+    if len(usages) == 1:
+        return usages[0]
     return RowUsage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         cached_tokens=sum(usage.cached_tokens for usage in usages),
@@ -99,11 +102,12 @@ def sum_usage(usages: Sequence[RowUsage]) -> RowUsage:
 
 
 def _result_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> ItemScore | ItemFault:
-    reasons = {row.outcome.reason for row in rows if isinstance(row.outcome, Unscored)}
+    outcomes = [row.outcome for row in rows]
+    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
     if reasons:
         return _LATE if "deadline" in reasons else _NON_FINITE
     try:
-        return score_of([row.outcome for row in rows], readout)
+        return score_of(outcomes, readout)
     except NonFinite:
         return _NON_FINITE
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from scorer.batch import ItemFault, Pair, ScoredBatch, ScoredItem
 from scorer.json_body import StrictDecoder
+from scorer.ranking import best_items
 from scorer.readouts import LabelPlan
 from scorer.schema import (
     BatchUsage,
@@ -90,13 +91,8 @@ def _chosen(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
     """All in order; or the best ``top_n`` that have a score, then those that have none."""
     if top_n is None:
         return items
-    best = sorted((item for item in items if item.score), key=_by_score)
-    return [*best[:top_n], *(item for item in items if not item.score)]
-
-
-def _by_score(item: ScoredItem) -> float:
-    assert item.score is not None, "only items with a score are ranked"
-    return -item.score.score  # sorting is stable: ties stay in order of their index
+    best = best_items(items, top_n, by=lambda score: score.score)
+    return [*best, *(item for item in items if not item.score)]
 
 
 def _result(item: ScoredItem, pair: Pair, request: ScoreRequest) -> ItemResult:
