@@ -17,7 +17,7 @@ from engine import EngineObserver
 from scorer.admission import Admission
 from scorer.chat_formats import detect_chat_format, find_chat_format
 from scorer.edge import Edge
-from scorer.errors import INTERNAL, answer_for, reply_to
+from scorer.errors import INTERNAL, answer_for, failure_of
 from scorer.fetch import DEFAULT_MODEL, find_model
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
@@ -186,9 +186,13 @@ def _answer_error(request: Request[Any, Any, Any], error: Exception) -> Response
     record = record_of(request.scope)
     if not isinstance(error, HTTPException) and answer_for(error) is INTERNAL:
         _LOG.error("unexpected error", exc_info=error, extra={"fields": {"request_id": record.request_id}})
-    reply = reply_to(error, request_id=record.request_id)
-    record.outcome = reply.outcome
-    record.error_code = reply.body.error.code
+    failure = failure_of(error, request_id=record.request_id)
+    record.outcome = failure.outcome
+    record.error_code = failure.code
+    wire = record.error_form(failure)
     return Response(
-        msgspec.json.encode(reply.body), status_code=reply.status, media_type="application/json", headers=reply.headers
+        msgspec.json.encode(wire.body),
+        status_code=wire.status,
+        media_type="application/json",
+        headers=dict(failure.headers),
     )

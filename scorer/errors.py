@@ -18,10 +18,10 @@ Errors of the engine are in the table as well; what is not in it is a fault of o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
-import msgspec
 from litestar.exceptions import HTTPException
 
 from engine import (
@@ -143,32 +143,26 @@ ANSWERS: dict[type[Exception], Answer] = {
 INTERNAL = Answer(500, "internal_error", "fault")
 
 
-class ErrorDetail(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What went wrong, for programs (`code`, `field`, `value`, `limit`) and for people (`message`)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What a client is told of an error, in no wire form yet: see :mod:`scorer.error_forms`.
 
+    Args:
+        status: HTTP status of the native form; other dialects may use another one.
+        code: Name of the kind of error, the same in every dialect that has a place for it.
+        headers: Sent with the answer, whatever its form.
+    """
+
+    status: int
     code: str
+    outcome: RequestOutcome
     message: str
     retryable: bool
     request_id: str
+    headers: Mapping[str, str]
     field: str | None = None
     value: float | int | str | None = None
     limit: float | int | str | None = None
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    """The body of every answer that is not a success."""
-
-    error: ErrorDetail
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReply:
-    """An error as it goes over the wire."""
-
-    status: int
-    outcome: RequestOutcome
-    headers: dict[str, str]
-    body: ErrorBody
 
 
 def answer_for(error: BaseException) -> Answer:
@@ -179,35 +173,40 @@ def answer_for(error: BaseException) -> Answer:
     return INTERNAL
 
 
-def reply_to(error: Exception, *, request_id: str) -> ErrorReply:
-    """What the client gets for ``error``."""
+def failure_of(error: Exception, *, request_id: str) -> Failure:
+    """What the client is told of ``error``."""
     if isinstance(error, HTTPException):
-        return _framework_reply(error, request_id=request_id)
+        return _framework_failure(error, request_id=request_id)
     answer = answer_for(error)
-    detail = ErrorDetail(
+    retryable = getattr(error, "retryable", False)
+    headers: dict[str, str] = {}
+    if retryable and answer.status in {429, 503}:
+        headers["retry-after"] = str(max(1, math.ceil(getattr(error, "retry_after_s", None) or 1.0)))
+    if answer.status in {408, 413}:
+        headers["connection"] = "close"  # what is left of the body is not worth waiting for
+    return Failure(
+        status=answer.status,
         code=answer.code,
+        outcome=answer.outcome,
         message="the service failed; the log has the reason" if answer is INTERNAL else str(error),
-        retryable=getattr(error, "retryable", False),
+        retryable=retryable,
         request_id=request_id,
         field=getattr(error, "field", None),
         value=getattr(error, "value", None),
         limit=getattr(error, "limit", None),
+        headers=headers,
     )
-    headers: dict[str, str] = {}
-    if detail.retryable and answer.status in {429, 503}:
-        headers["retry-after"] = str(max(1, math.ceil(getattr(error, "retry_after_s", None) or 1.0)))
-    if answer.status in {408, 413}:
-        headers["connection"] = "close"  # what is left of the body is not worth waiting for
-    return ErrorReply(status=answer.status, outcome=answer.outcome, headers=headers, body=ErrorBody(error=detail))
 
 
-def _framework_reply(error: HTTPException, *, request_id: str) -> ErrorReply:
-    """404, 405 and whatever else the web framework refuses by itself, in our form."""
+def _framework_failure(error: HTTPException, *, request_id: str) -> Failure:
+    """404, 405 and whatever else the web framework refuses by itself."""
     status = HTTPStatus(error.status_code)
-    detail = ErrorDetail(
-        code=status.name.lower(), message=f"{status.phrase.lower()}: see /docs", retryable=False, request_id=request_id
-    )
-    outcome: RequestOutcome = "fault" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid"
-    return ErrorReply(
-        status=int(status), outcome=outcome, headers=dict(error.headers or {}), body=ErrorBody(error=detail)
+    return Failure(
+        status=int(status),
+        code=status.name.lower(),
+        outcome="fault" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid",
+        message=f"{status.phrase.lower()}: see /docs",
+        retryable=False,
+        request_id=request_id,
+        headers=dict(error.headers or {}),
     )

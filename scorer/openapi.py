@@ -12,7 +12,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from scorer import openapi_examples as examples
-from scorer.errors import ANSWERS, ErrorBody
+from scorer.error_forms import ErrorBody
+from scorer.errors import ANSWERS
 from scorer.probes import Info, Liveness, ModelList, Readiness
 from scorer.schema import REQUEST_ID, ScoreRequest, ScoreResponse
 from scorer.schema_rerank import RerankRequest, RerankResponse

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
+from scorer.error_forms import ErrorForm, native_error
 from scorer.metrics import RequestOutcome
 from scorer.schema import REQUEST_ID
 
@@ -21,6 +22,7 @@ class RequestRecord:
 
     Args:
         started_s: ``time.monotonic()`` at arrival.
+        error_form: How an error is worded; set as soon as the route, and then the body, tell.
         scoring: Whether it asks for scores; others are neither measured nor logged at info.
     """
 
@@ -28,6 +30,7 @@ class RequestRecord:
     method: str
     started_s: float = field(default_factory=time.monotonic)
     scoring: bool = False
+    error_form: ErrorForm = native_error
     outcome: RequestOutcome | None = None
     error_code: str | None = None
     num_pairs: int | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
@@ -13,9 +13,7 @@ from scorer.disconnect import while_connected
 from scorer.json_body import read_body, require_json
 from scorer.native_dialect import native_dialect
 from scorer.request_record import record_of
-from scorer.service import Dialect, ScoringService
-
-T = TypeVar("T")
+from scorer.service import ScoringService, Speech
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +25,7 @@ class ScoringGate:
     max_body_bytes: int
     body_timeout_s: float
 
-    async def answer(self, request: Request[Any, Any, Any], dialect: Dialect[T]) -> Response[bytes]:
+    async def answer(self, request: Request[Any, Any, Any], speech: Speech) -> Response[bytes]:
         """Read the body, score, answer.
 
         Raises:
@@ -35,14 +33,14 @@ class ScoringGate:
         """
         record = record_of(request.scope)
         record.scoring = True
+        record.error_form = speech.error_form
         require_json(request.headers)
         with self.admission.buffer() as buffer:
             body = await read_body(
                 request.receive, request.headers, buffer, limit=self.max_body_bytes, timeout_s=self.body_timeout_s
             )
-            reply = await while_connected(self.service.score(body, dialect, record), request.receive)
-        headers = {"x-cached-tokens": str(reply.cached_tokens), "x-computed-tokens": str(reply.computed_tokens)}
-        return Response(reply.body, media_type="application/json", headers=headers)
+            reply = await while_connected(self.service.score(body, speech, record), request.receive)
+        return Response(reply.body, media_type="application/json", headers=dict(reply.headers))
 
 
 def score_route(gate: ScoringGate) -> HTTPRouteHandler:

@@ -18,7 +18,8 @@ import msgspec
 from engine import RowUsage
 from scorer.batch import ScoredBatch
 from scorer.batch_results import sum_usage
-from scorer.errors import Refusal, reply_to
+from scorer.error_forms import native_error
+from scorer.errors import Refusal, failure_of
 from scorer.native_dialect import native_dialect
 from scorer.pair_lines import InputError, InputLine, LineInfo, PairLine, read_lines
 from scorer.result_file import ResultFile
@@ -163,8 +164,8 @@ def _score_group(group: _Group, score: Score) -> tuple[list[Result], int, RowUsa
     except Refusal as refusal:
         if group.ids is not None:
             raise  # the request is of our making, so it is not these pairs that are wrong
-        error = reply_to(refusal, request_id=group.request.request_id or "").body.error
-        result = _name(group.lines[0]) | {"status": "error", "error": msgspec.to_builtins(error)}
+        wire = native_error(failure_of(refusal, request_id=group.request.request_id or ""))
+        result = _name(group.lines[0]) | {"status": "error"} | msgspec.to_builtins(wire.body)
         return [result], group.num_pairs, RowUsage(prompt_tokens=0)
     reply = _REPLY(group.request, batch)
     assert isinstance(reply, ScoreResponse), "the native dialect answers in the native form"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from scorer.admission import Admission
 from scorer.batch import BatchPlan, ItemFault, ScoredBatch
 from scorer.batch_plan import plan_batch
 from scorer.batch_results import scored_batch
+from scorer.error_forms import ErrorForm, native_error
 from scorer.errors import InvalidValue, Refusal
 from scorer.metrics import ItemOutcome, Metrics
 from scorer.model_host import LoadedModel, ModelHost
@@ -34,6 +35,14 @@ _GRACE_S = 5.0
 """A step that is running when the deadline passes is let finish; past this it counts as hung."""
 
 
+WireReply: TypeAlias = msgspec.Struct | list[Any]
+"""What is encoded as the body of an answer: an object, or the bare array of some dialects."""
+
+
+def _no_headers(_spoken: object, _batch: ScoredBatch) -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect(Generic[T]):
     """One way to ask for scores and to answer.
@@ -42,11 +51,37 @@ class Dialect(Generic[T]):
         decode: Body to the dialect's own request.
         to_request: The dialect's request in native terms.
         reply: The wire form of the answer; may refuse a batch that it cannot express.
+        error_form: The wire form of errors.
+        headers: Sent with an answer, beside the token counts that all answers have.
     """
 
     decode: Callable[[bytes], T]
     to_request: Callable[[T], ScoreRequest]
-    reply: Callable[[T, ScoredBatch], msgspec.Struct]
+    reply: Callable[[T, ScoredBatch], WireReply]
+    error_form: ErrorForm = native_error
+    headers: Callable[[T, ScoredBatch], Mapping[str, str]] = _no_headers
+
+    def choose(self, _body: bytes) -> Dialect[T]:
+        """Itself: a route that speaks one dialect has no choice."""
+        return self
+
+
+class Speech(Protocol):
+    """What a route speaks: one dialect, or several that are told apart by the body.
+
+    ``error_form`` is for errors that come before the dialect is known.
+    """
+
+    @property
+    def error_form(self) -> ErrorForm: ...
+
+    def choose(self, body: bytes) -> Dialect[Any]:
+        """The dialect that ``body`` speaks.
+
+        Raises:
+            Refusal: it speaks none of them.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +89,18 @@ class Reply:
     """An encoded answer and what its headers say."""
 
     body: bytes
-    cached_tokens: int
-    computed_tokens: int
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Started(Generic[T]):
-    """A request that is in the engine, or that needs none: then ``future`` is None."""
+class _Started:
+    """A request that is in the engine, or that needs none: then ``future`` is None.
 
-    spoken: T
+    Args:
+        write: The wire form of the answer and its headers, in the dialect that was spoken.
+    """
+
+    write: Callable[[ScoredBatch], tuple[WireReply, Mapping[str, str]]]
     plan: BatchPlan
     future: Future[ScoreResult] | None
     deadline_s: float
@@ -87,7 +125,7 @@ class ScoringService:
         """Let the worker threads end."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    async def score(self, body: bytes, dialect: Dialect[T], record: RequestRecord) -> Reply:
+    async def score(self, body: bytes, speech: Speech, record: RequestRecord) -> Reply:
         """The encoded answer to ``body``. Cancelling it gives up what the engine holds for it.
 
         Raises:
@@ -95,7 +133,7 @@ class ScoringService:
         """
         model = self._host.require()
         with self._admission.request():
-            started = await self._start(body, dialect, model, record)
+            started = await self._start(body, speech, model, record)
             try:
                 result = await _result(started, model.engine)
             except EngineError as error:
@@ -106,15 +144,15 @@ class ScoringService:
                 self._metrics.count_items("failed", len(started.plan.pairs))
                 raise
             finished_s = time.monotonic()
-            batch, reply = await asyncio.to_thread(_answer, started, result, dialect, model, record)
+            batch, reply = await asyncio.to_thread(_answer, started, result, model, record)
         self._observe(batch, respond_s=time.monotonic() - finished_s)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    async def _start(self, body: bytes, dialect: Dialect[T], model: LoadedModel, record: RequestRecord) -> _Started[T]:
+    async def _start(self, body: bytes, speech: Speech, model: LoadedModel, record: RequestRecord) -> _Started:
         """Decode, tokenise and submit in a worker thread."""
-        work = self._workers.submit(self._submit, body, dialect, model, record)
+        work = self._workers.submit(self._submit, body, speech, model, record)
         try:
             return await asyncio.wrap_future(work)
         except asyncio.CancelledError:
@@ -122,7 +160,9 @@ class ScoringService:
             work.add_done_callback(_give_up)
             raise
 
-    def _submit(self, body: bytes, dialect: Dialect[T], model: LoadedModel, record: RequestRecord) -> _Started[T]:
+    def _submit(self, body: bytes, speech: Speech, model: LoadedModel, record: RequestRecord) -> _Started:
+        dialect = speech.choose(body)
+        record.error_form = dialect.error_form
         spoken = dialect.decode(body)
         request = dialect.to_request(spoken)
         record.request_id = request.request_id or record.request_id
@@ -137,7 +177,7 @@ class ScoringService:
             )
             future = model.engine.submit(task)
         return _Started(
-            spoken=spoken,
+            write=lambda batch: (dialect.reply(spoken, batch), dialect.headers(spoken, batch)),
             plan=plan,
             future=future,
             deadline_s=deadline_s,
@@ -172,7 +212,7 @@ class ScoringService:
         metrics.observe_stage("respond", respond_s)
 
 
-async def _result(started: _Started[T], engine: Engine) -> ScoreResult | None:
+async def _result(started: _Started, engine: Engine) -> ScoreResult | None:
     """Wait for the engine; never for ever.
 
     Raises:
@@ -192,13 +232,13 @@ async def _result(started: _Started[T], engine: Engine) -> ScoreResult | None:
         waiting.cancel()  # no effect once it is done
 
 
-def _give_up(work: Future[_Started[T]]) -> None:
+def _give_up(work: Future[_Started]) -> None:
     if not work.cancelled() and work.exception() is None and (future := work.result().future) is not None:
         future.cancel()
 
 
 def _answer(
-    started: _Started[T], result: ScoreResult | None, dialect: Dialect[T], model: LoadedModel, record: RequestRecord
+    started: _Started, result: ScoreResult | None, model: LoadedModel, record: RequestRecord
 ) -> tuple[ScoredBatch, Reply | Exception]:
     """What became of the pairs, and the encoded answer or the refusal that the dialect makes of it.
 
@@ -220,7 +260,8 @@ def _answer(
     record.computed_tokens = usage.computed_tokens
     record.outcome = batch.outcome
     try:
-        body = msgspec.json.encode(dialect.reply(started.spoken, batch))
+        reply, headers = started.write(batch)
     except (Refusal, EngineError) as error:
         return batch, error
-    return batch, Reply(body=body, cached_tokens=usage.cached_tokens, computed_tokens=usage.computed_tokens)
+    counts = {"x-cached-tokens": str(usage.cached_tokens), "x-computed-tokens": str(usage.computed_tokens)}
+    return batch, Reply(body=msgspec.json.encode(reply), headers={**counts, **headers})

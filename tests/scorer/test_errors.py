@@ -4,7 +4,7 @@ import pytest
 from litestar.exceptions import MethodNotAllowedException, NotFoundException
 
 from engine import DeadlineExceeded, EngineError, EngineFault, OutOfCapacity
-from scorer.errors import ANSWERS, INTERNAL, ErrorBody, InvalidValue, NotReady, Refusal, answer_for, reply_to
+from scorer.errors import ANSWERS, INTERNAL, InvalidValue, NotReady, Refusal, answer_for, failure_of
 
 
 def leaves(kind: type[Exception]) -> set[type[Exception]]:
@@ -24,10 +24,10 @@ def test_codes_are_distinct() -> None:
 
 
 def test_what_is_not_in_the_table_is_a_fault_without_details() -> None:
-    reply = reply_to(KeyError("secret"), request_id="r")
+    failure = failure_of(KeyError("secret"), request_id="r")
 
-    assert (reply.status, reply.outcome, reply.body.error.code) == (500, "fault", "internal_error")
-    assert "secret" not in reply.body.error.message
+    assert (failure.status, failure.outcome, failure.code) == (500, "fault", "internal_error")
+    assert "secret" not in failure.message
 
 
 def test_a_subclass_is_answered_as_its_base() -> None:
@@ -50,14 +50,13 @@ def test_a_subclass_is_answered_as_its_base() -> None:
     ],
 )
 def test_retry_after_is_a_whole_number_of_seconds_where_it_makes_sense(error: Exception, seconds: str | None) -> None:
-    assert reply_to(error, request_id="r").headers.get("retry-after") == seconds
+    assert failure_of(error, request_id="r").headers.get("retry-after") == seconds
 
 
 def test_field_value_and_limit_are_passed_on() -> None:
-    reply = reply_to(InvalidValue("too long", field="queries[0]", value=9, limit=5), request_id="r")
+    failure = failure_of(InvalidValue("too long", field="queries[0]", value=9, limit=5), request_id="r")
 
-    error = reply.body.error
-    assert (error.field, error.value, error.limit, error.request_id) == ("queries[0]", 9, 5, "r")
+    assert (failure.field, failure.value, failure.limit, failure.request_id) == ("queries[0]", 9, 5, "r")
 
 
 @pytest.mark.parametrize(
@@ -67,8 +66,7 @@ def test_field_value_and_limit_are_passed_on() -> None:
         (MethodNotAllowedException(headers={"allow": "GET"}), 405, "method_not_allowed"),
     ],
 )
-def test_errors_of_the_framework_take_the_same_form(error: Exception, status: int, code: str) -> None:
-    reply = reply_to(error, request_id="r")
+def test_errors_of_the_framework_have_an_answer_too(error: Exception, status: int, code: str) -> None:
+    failure = failure_of(error, request_id="r")
 
-    assert (reply.status, reply.outcome, reply.body.error.code) == (status, "invalid", code)
-    assert isinstance(reply.body, ErrorBody)
+    assert (failure.status, failure.outcome, failure.code) == (status, "invalid", code)

@@ -1,0 +1,136 @@
+"""Errors in the form of the dialect that was spoken.
+
+What went wrong, its code and its native status come from the one table in :mod:`scorer.errors`.
+A form says what the body looks like and which status the dialect has for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from scorer.errors import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class WireError:
+    """An error as it goes over the wire."""
+
+    status: int
+    body: Struct
+
+
+ErrorForm: TypeAlias = Callable[[Failure], WireError]
+
+
+class ErrorDetail(Struct, omit_defaults=True, frozen=True):
+    """What went wrong, for programs (`code`, `field`, `value`, `limit`) and for people (`message`)."""
+
+    code: str
+    message: str
+    retryable: bool
+    request_id: str
+    field: str | None = None
+    value: float | int | str | None = None
+    limit: float | int | str | None = None
+
+
+class ErrorBody(Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+def native_error(failure: Failure) -> WireError:
+    """The form of the native route and of every route that speaks no dialect."""
+    detail = ErrorDetail(
+        code=failure.code,
+        message=failure.message,
+        retryable=failure.retryable,
+        request_id=failure.request_id,
+        field=failure.field,
+        value=failure.value,
+        limit=failure.limit,
+    )
+    return WireError(failure.status, ErrorBody(error=detail))
+
+
+class VllmErrorDetail(Struct, frozen=True):
+    """`code` repeats the HTTP status; `param` is the field to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+class VllmErrorBody(Struct, frozen=True):
+    """Errors in the form of vLLM."""
+
+    error: VllmErrorDetail
+
+
+_VLLM_TYPES = {400: "BadRequestError", 404: "NotFoundError", 501: "NotImplementedError", 503: "ServiceUnavailableError"}
+
+
+def vllm_error(failure: Failure) -> WireError:
+    """A nested ``error``; values that cannot be served are 400."""
+    status = _as_bad_request(failure)
+    kind = _VLLM_TYPES.get(status) or ("InternalServerError" if status == 500 else _camel(status))
+    detail = VllmErrorDetail(message=failure.message, type=kind, param=failure.field, code=status)
+    return WireError(status, VllmErrorBody(error=detail))
+
+
+class SglangErrorBody(Struct, frozen=True):
+    """Errors in the form of SGLang: flat; `code` repeats the HTTP status."""
+
+    object: Literal["error"]
+    message: str
+    type: str
+    param: str | None
+    code: int
+
+
+def sglang_error(failure: Failure) -> WireError:
+    """Flat; values that cannot be served are 400."""
+    status = _as_bad_request(failure)
+    kind = "BadRequestError" if status == 400 else "InternalServerError" if status == 500 else _camel(status)
+    body = SglangErrorBody(object="error", message=failure.message, type=kind, param=failure.field, code=status)
+    return WireError(status, body)
+
+
+TeiErrorType: TypeAlias = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+
+
+class TeiErrorBody(Struct, frozen=True):
+    """Errors in the form of text-embeddings-inference."""
+
+    error: str
+    error_type: TeiErrorType
+
+
+def tei_error(failure: Failure) -> WireError:
+    """Its kinds are few; a failure of ours is one of its back end, 424 there."""
+    match failure.status:
+        case 429:
+            kind: TeiErrorType = "Overloaded"
+        case 503:
+            kind = "Unhealthy"
+        case 500 | 504:
+            return WireError(424, TeiErrorBody(error=failure.message, error_type="Backend"))
+        case _:
+            kind = "Validation"
+    return WireError(failure.status, TeiErrorBody(error=failure.message, error_type=kind))
+
+
+def _as_bad_request(failure: Failure) -> int:
+    return 400 if failure.status == 422 else failure.status
+
+
+def _camel(status: int) -> str:
+    """Such as ``RequestEntityTooLargeError``."""
+    return HTTPStatus(status).name.title().replace("_", "") + "Error"
