@@ -35,7 +35,7 @@ class Decoder:
         self._config = config
         self._kernels = kernels
         self._embedding = weights.embedding
-        self._final_norm = weights.final_norm
+        self._final_norm = weights.final_norm.float()
         self.head = weights.head
         self._layers = [self._prepare(layer) for layer in weights.layers]
         self._query_width = config.num_heads * config.head_dim
@@ -54,8 +54,8 @@ class Decoder:
     def _prepare(self, layer: LayerWeights) -> _Layer:
         pack = self._kernels.pack_linear
         return _Layer(
-            input_norm=layer.input_norm,
-            post_norm=layer.post_norm,
+            input_norm=layer.input_norm.float(),
+            post_norm=layer.post_norm.float(),
             qkv=pack(layer.qkv),
             attention_out=pack(layer.attention_out),
             gate_up=pack(layer.gate_up),
@@ -69,29 +69,32 @@ class Decoder:
             ``[R, d]`` float32: hidden states of the rows that are read, after the final norm.
         """
         kernels = self._kernels
-        x = self._embedding[batch.tokens]
+        update = self._embedding[batch.tokens]
+        stream = torch.zeros(update.shape, device=self.device)  # the residual stream; layers add to it
         cos, sin = self._cos[batch.positions], self._sin[batch.positions]
         plan = kernels.plan(batch.spans)
         for index, layer in enumerate(self._layers[:-1]):
-            h = kernels.rms_norm(x, layer.input_norm, self._config.rms_norm_eps)
+            h = kernels.add_rms_norm(stream, update, layer.input_norm, self._config.rms_norm_eps)
             query, key, value = self._split(layer.qkv(h))
             query, key = kernels.rotate(query, cos, sin), kernels.rotate(key, cos, sin)
-            x = x + layer.attention_out(self._attend(index, query, key, value, batch, pool, plan))
-            x = x + self._feed_forward(layer, x)
-        return self._last_layer(x, batch, pool, cos, sin)
+            update = layer.attention_out(self._attend(index, query, key, value, batch, pool, plan))
+            update = self._feed_forward(layer, stream, update)
+        h = kernels.add_rms_norm(stream, update, self._layers[-1].input_norm, self._config.rms_norm_eps)
+        return self._last_layer(stream[batch.read_rows], h, batch, pool, cos, sin)
 
-    def _last_layer(self, x: Tensor, batch: ExtendBatch, pool: KvPool, cos: Tensor, sin: Tensor) -> Tensor:
+    def _last_layer(
+        self, stream: Tensor, h: Tensor, batch: ExtendBatch, pool: KvPool, cos: Tensor, sin: Tensor
+    ) -> Tensor:
         kernels, config, layer, index = self._kernels, self._config, self._layers[-1], len(self._layers) - 1
-        h = kernels.rms_norm(x, layer.input_norm, config.rms_norm_eps)
-        key, value = self._last_key_value(h).view(len(x), 2, config.num_kv_heads, config.head_dim).unbind(1)
+        key, value = self._last_key_value(h).view(len(h), 2, config.num_kv_heads, config.head_dim).unbind(1)
         key = kernels.rotate(key, cos, sin)
         read = batch.read_rows
         query = self._last_query(h[read]).view(len(read), config.num_heads, config.head_dim)
         query = kernels.rotate(query, cos[read], sin[read])
         plan = kernels.plan(batch.read_spans)
-        x = x[read] + layer.attention_out(self._attend(index, query, key, value, batch, pool, plan))
-        x = x + self._feed_forward(layer, x)
-        return kernels.rms_norm(x.float(), self._final_norm, config.rms_norm_eps)
+        update = layer.attention_out(self._attend(index, query, key, value, batch, pool, plan))
+        update = self._feed_forward(layer, stream, update)
+        return kernels.rms_norm(stream + update, self._final_norm, config.rms_norm_eps)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         config = self._config
@@ -115,8 +118,8 @@ class Decoder:
             return query.flatten(1)
         return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._shape).flatten(1)
 
-    def _feed_forward(self, layer: _Layer, x: Tensor) -> Tensor:
-        h = self._kernels.rms_norm(x, layer.post_norm, self._config.rms_norm_eps)
+    def _feed_forward(self, layer: _Layer, stream: Tensor, update: Tensor) -> Tensor:
+        h = self._kernels.add_rms_norm(stream, update, layer.post_norm, self._config.rms_norm_eps)
         return layer.down(self._kernels.swiglu(layer.gate_up(h)))
 
 

@@ -100,6 +100,18 @@ class KernelSet(Protocol):
         """
         ...
 
+    def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Add ``update`` to ``stream`` in place, and give :meth:`rms_norm` of the sum.
+
+        The residual stream of a model is float32 whatever the dtype of its layers: it grows
+        large beside what each of them adds, and rounding it would be the largest error of all.
+
+        Args:
+            stream: ``[T, d]`` float32, dense.
+            update: ``[T, d]``; any float dtype, that of the result.
+        """
+        ...
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotary embedding, half-split form: pairs ``(i, i + D/2)`` are turned together.
 

@@ -42,6 +42,19 @@ def check_rms_norm(x: Tensor, weight: Tensor) -> None:
     _check_device([("x", x), ("weight", weight)])
 
 
+def check_add_rms_norm(stream: Tensor, update: Tensor, weight: Tensor) -> None:
+    """Accept a dense float32 ``stream`` [T, d] with ``update`` [T, d] and ``weight`` [d]."""
+    _check_shape("stream", stream, ["T", "d"])
+    _check_dtype("stream", stream, torch.float32)
+    if not stream.is_contiguous():
+        raise KernelInputError(f"stream: a dense tensor wanted, got strides {list(stream.stride())}")
+    _check_shape("update", update, list(stream.shape))
+    _check_float("update", update)
+    _check_shape("weight", weight, [stream.shape[1]])
+    _check_float("weight", weight)
+    _check_device([("stream", stream), ("update", update), ("weight", weight)])
+
+
 def check_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Accept ``x`` [T, H, D] with float32 tables [T, D/2]; D is even."""
     _check_shape("x", x, ["T", "H", "D"])

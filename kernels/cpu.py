@@ -36,14 +36,15 @@ class CpuKernels:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
-        if self._native is not None and x.dtype == weight.dtype == torch.bfloat16 and x.stride(-1) == 1:
-            return self._native.rms_norm(x, weight, eps)
-        wide = x.float()
-        if wide is x:  # float32 in: do not scale the caller's tensor
-            wide = x.clone()
-        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = torch.rsqrt(length.square_().div_(x.shape[-1]).add_(eps))
-        return wide.mul_(scale).mul_(weight).to(x.dtype)
+        if self._native is not None and x.dtype == torch.bfloat16 and x.dim() == 2 and x.stride(-1) == 1:
+            return self._native.rms_norm(x, weight.float(), eps)
+        return _normalise(x.float(), weight, eps).to(x.dtype)
+
+    def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
+        checks.check_add_rms_norm(stream, update, weight)
+        if self._native is not None and update.dtype == torch.bfloat16 and update.stride(-1) == 1:
+            return self._native.add_rms_norm(stream, update, weight.float(), eps)
+        return _normalise(stream.add_(update), weight, eps).to(update.dtype)
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         checks.check_rotate(x, cos, sin)
@@ -103,3 +104,10 @@ class CpuKernels:
             logits = hidden @ head[start : start + _VOCABULARY_CHUNK].float().T
             total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
         return total
+
+
+def _normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of float32 rows, in two passes over them."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    scale = torch.rsqrt(length.square_().div_(x.shape[-1]).add_(eps))
+    return (x * scale).mul_(weight)

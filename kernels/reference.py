@@ -54,6 +54,12 @@ class ReferenceKernels:
         mean_square = (wide * wide).mean(dim=-1, keepdim=True)
         return (wide / torch.sqrt(mean_square + eps) * weight.float()).to(x.dtype)
 
+    def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
+        checks.check_add_rms_norm(stream, update, weight)
+        stream += update
+        mean_square = (stream * stream).mean(dim=-1, keepdim=True)
+        return (stream / torch.sqrt(mean_square + eps) * weight.float()).to(update.dtype)
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         checks.check_rotate(x, cos, sin)
         first, second = x.float().chunk(2, dim=-1)

@@ -48,7 +48,7 @@ static inline float exp_approx(float x) {
 }
 
 /* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight; rows of x are x_stride apart, rows of out are dense */
-void rms_norm(const bf16 *restrict x, const bf16 *restrict weight, bf16 *restrict out, int64_t rows, int64_t width,
+void rms_norm(const bf16 *restrict x, const float *restrict weight, bf16 *restrict out, int64_t rows, int64_t width,
               int64_t x_stride, float eps) {
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
     for (int64_t r = 0; r < rows; r++) {
@@ -62,7 +62,27 @@ void rms_norm(const bf16 *restrict x, const bf16 *restrict weight, bf16 *restric
         }
         float scale = 1.0f / sqrtf(sum / (float)width + eps);
 #pragma omp simd
-        for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(from[i]) * scale * widen(weight[i]));
+        for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(from[i]) * scale * weight[i]);
+    }
+}
+
+/* stream[r] += update[r], then out[r] is the norm of stream[r] as above; rows of update are update_stride apart */
+void add_rms_norm(float *restrict stream, const bf16 *restrict update, const float *restrict weight,
+                  bf16 *restrict out, int64_t rows, int64_t width, int64_t update_stride, float eps) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *add = update + r * update_stride;
+        float *x = stream + r * width;
+        bf16 *to = out + r * width;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < width; i++) {
+            x[i] += widen(add[i]);
+            sum += x[i] * x[i];
+        }
+        float scale = 1.0f / sqrtf(sum / (float)width + eps);
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) to[i] = narrow(x[i] * scale * weight[i]);
     }
 }
 

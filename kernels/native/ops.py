@@ -15,6 +15,7 @@ _LOG = logging.getLogger(__name__)
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "rms_norm": [_POINTER] * 3 + [_INT] * 3 + [_FLOAT],
+    "add_rms_norm": [_POINTER] * 4 + [_INT] * 3 + [_FLOAT],
     "swiglu": [_POINTER] * 2 + [_INT] * 2,
     "rotate": [_POINTER] * 4 + [_INT] * 4,
     "merge": [_POINTER] * 4 + [_INT] * 4,
@@ -36,10 +37,19 @@ class NativeOps:
         self._library = library
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See :meth:`kernels.api.KernelSet.rms_norm`; elements of a row are adjacent."""
+        """See :meth:`kernels.api.KernelSet.rms_norm`; elements of a row are adjacent, ``weight`` is float32."""
         out = torch.empty(x.shape, dtype=x.dtype)
         rows, width = x.shape
         self._library.rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, x.stride(0), eps)
+        return out
+
+    def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.add_rms_norm`; layouts and ``weight`` as for :meth:`rms_norm`."""
+        out = torch.empty(update.shape, dtype=update.dtype)
+        rows, width = update.shape
+        self._library.add_rms_norm(
+            stream.data_ptr(), update.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, update.stride(0), eps
+        )
         return out
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
@@ -89,7 +99,9 @@ def _agrees(ops: NativeOps) -> bool:
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=rng).bfloat16()
 
-    x, weight = random(5, 77), random(77)
+    x, weight = random(5, 77), random(77).float()
+    stream = random(5, 77).float()
+    grown = stream + x.float()
     heads, angles = random(5, 3, 22), torch.randn(5, 11, generator=rng)
     cos, sin = angles.cos(), angles.sin()
     first, second = heads.float().chunk(2, dim=-1)
@@ -101,7 +113,9 @@ def _agrees(ops: NativeOps) -> bool:
     merged = out * (lse - total).exp()[..., None] + part.float() * (part_lse - total).exp()[..., None]
     ops.merge(out, lse, part, part_lse)
     pairs = [
-        (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight.float(), 1e-5)),
+        (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight, 1e-5)),
+        (ops.add_rms_norm(stream, x, weight, 1e-5), F.rms_norm(grown, (77,), weight, 1e-5)),
+        (stream, grown),
         (ops.rotate(heads, cos, sin), torch.cat(turned, dim=-1)),
         (ops.swiglu(gate_up), F.silu(gate) * up),
         (out, merged),

@@ -79,6 +79,11 @@ class TritonKernels:
         self._check_readable(x=x, weight=weight)
         return rms_norm(x, weight, eps)
 
+    def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
+        checks.check_add_rms_norm(stream, update, weight)
+        self._check_readable(update=update, weight=weight)
+        return rms_norm(update, weight, eps, stream)
+
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         checks.check_rotate(x, cos, sin)
         self._check_readable(x=x)

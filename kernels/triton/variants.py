@@ -124,13 +124,14 @@ def _others(arch: int) -> Iterator[Variant]:
         num_warps=merge_partials.NUM_WARPS,
         pointers={**float_pointers, "merges_ptr": "i32"},
     )
-    for width, heads in ((1024, 1), (128, 8)):
+    for width, heads, add in ((1024, 1, False), (128, 8, False), (1024, 1, True)):
         yield Variant(
-            name=f"rms_norm {width}",
+            name=f"{'add_' if add else ''}rms_norm {width}",
             arch=arch,
             kernel=rms_norm.rms_norm_kernel,
-            constants=rms_norm.constants(width, heads=heads),
+            constants=rms_norm.constants(width, heads=heads, add=add) | ({} if add else {"stream_ptr": None}),
             num_warps=rms_norm.num_warps(width),
+            pointers={"weight_ptr": "fp32", "stream_ptr": "fp32"},
         )
     yield Variant(
         name="rotate D128",

@@ -155,6 +155,21 @@ class KernelContract:
             assert got.dtype == dtype
             close(got, JUDGE.rms_norm(x, weight, 1e-5), dtype)
 
+    @pytest.mark.parametrize(("tokens", "width"), [(1, 64), (5, 576), (0, 64), (3, 100)])
+    def test_add_rms_norm_agrees_and_adds_in_float32(self, rng: torch.Generator, tokens: int, width: int) -> None:
+        for dtype in self.dtypes:
+            stream = torch.randn(tokens, width, generator=rng) * 30
+            update = torch.randn(tokens, 2 * width, generator=rng).to(dtype)[:, :width]
+            weight = torch.randn(width, generator=rng)
+            grown, wanted = stream.to(self.device, copy=True), stream.clone()
+            got = self.kernels.add_rms_norm(grown, update.to(self.device), weight.to(self.device), 1e-5)
+            normed = JUDGE.add_rms_norm(wanted, update, weight, 1e-5)
+
+            assert got.dtype == dtype
+            close(got, normed, dtype)
+            torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
+            torch.testing.assert_close(wanted, stream + update.float(), rtol=0, atol=0)
+
     def test_rms_norm_takes_heads(self, rng: torch.Generator) -> None:
         x, weight = torch.randn(4, 3, 80, generator=rng), torch.randn(80, generator=rng)
         got = self.kernels.rms_norm(x.to(self.device), weight.to(self.device), 1e-6)
@@ -241,6 +256,10 @@ class KernelContract:
         x = torch.zeros(2, 6, device=self.device)
         with pytest.raises(KernelInputError, match=r"weight: shape \[6\] wanted, got \[5\]"):
             self.kernels.rms_norm(x, torch.zeros(5, device=self.device), 1e-5)
+        with pytest.raises(KernelInputError, match=r"stream: torch\.float32 wanted, got torch\.float16"):
+            self.kernels.add_rms_norm(x.half(), x, torch.zeros(6, device=self.device), 1e-5)
+        with pytest.raises(KernelInputError, match=r"update: shape \[2, 6\] wanted, got \[2, 4\]"):
+            self.kernels.add_rms_norm(x, x[:, :4], torch.zeros(6, device=self.device), 1e-5)
         with pytest.raises(KernelInputError, match="gate_up: an even width wanted, got 5"):
             self.kernels.swiglu(torch.zeros(2, 5, device=self.device))
         with pytest.raises(KernelInputError, match=r"head: shape \[V, 6\] wanted, got \[4, 7\]"):

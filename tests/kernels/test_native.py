@@ -27,7 +27,7 @@ def test_second_build_finds_the_first(tmp_path: Path) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("broken", ["+ eps", "* widen(up[i])", "- second * s[i]", "* add"])
+@pytest.mark.parametrize("broken", ["+ eps", "* scale", "* widen(up[i])", "- second * s[i]", "* add"])
 def test_library_that_computes_something_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
@@ -57,8 +57,9 @@ def test_non_finite_input_stays_visible(tmp_path: Path, value: float) -> None:
     native = NativeOps(ctypes.CDLL(str(build.build_library(tmp_path, "x86-64-v3", COMPILER))))
     gate_up = torch.ones(2, 40).bfloat16()
     gate_up[1, 3] = value
-    weight = torch.ones(40).bfloat16()
+    weight = torch.ones(40)
 
     assert not native.swiglu(gate_up)[1].isfinite().all()
     assert native.swiglu(gate_up)[0].isfinite().all()
     assert not native.rms_norm(gate_up, weight, 1e-5)[1].isfinite().all()
+    assert not native.add_rms_norm(torch.zeros(2, 40), gate_up, weight, 1e-5)[1].isfinite().all()

@@ -28,8 +28,8 @@ FLOAT32_TOLERANCE = 1e-4
 # Rounding to bfloat16 is not a small thing in this model: on 20 prompts like these transformers moved label logits
 # by 0.12 on average and 0.31 at most when it went from float32 to bfloat16, and in bfloat16 by 0.13 and 0.45 between
 # a prompt alone and in a padded batch.
-BFLOAT16_TOLERANCE = 0.8
-BFLOAT16_MEAN_TOLERANCE = 0.2
+BFLOAT16_TOLERANCE = 0.5
+BFLOAT16_MEAN_TOLERANCE = 0.1
 
 
 @pytest.fixture(scope="module")
