@@ -6,51 +6,70 @@ Built here and not by the web framework, because handlers read their bodies them
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from scorer import openapi_examples as examples
 from scorer.error_forms import ErrorBody
-from scorer.errors import ANSWERS
+from scorer.errors import ANSWERS, UnknownModel
+from scorer.openapi_operations import (
+    Json,
+    ScoringOperation,
+    Spoken,
+    describe,
+    error_response,
+    response_headers,
+    schema_of,
+)
 from scorer.probes import Info, Liveness, ModelList, Readiness
-from scorer.schema import REQUEST_ID, ScoreRequest, ScoreResponse
+from scorer.schema import ScoreRequest, ScoreResponse
 from scorer.schema_rerank import RerankRequest, RerankResponse
 
-Json: TypeAlias = dict[str, Any]
-
 API_VERSION: Final = "1"
-_STRUCTS: Final = (
-    ScoreRequest,
-    ScoreResponse,
-    RerankRequest,
-    RerankResponse,
-    ErrorBody,
-    Liveness,
-    Readiness,
-    ModelList,
-    Info,
+_PROBE_STRUCTS: Final = (ErrorBody, Liveness, Readiness, ModelList, Info)
+
+_NATIVE: Final = ScoringOperation(
+    paths=("/v1/batches/score",),
+    operation_id="scoreBatch",
+    summary="Score queries × documents, or chosen pairs",
+    description=(
+        "A pair that cannot be scored has an `error` and does not spoil the others. When the deadline passes, "
+        "what is scored by then is returned and the rest is `unscored`. Unknown fields are refused. Texts are "
+        "data: no special token can come from them."
+    ),
+    spoken=(
+        Spoken(
+            request=ScoreRequest,
+            reply=ScoreResponse,
+            requests=examples.SCORE_REQUESTS,
+            answer=examples.SCORE_RESPONSE,
+        ),
+    ),
 )
-_MEANING: Final = {
-    400: "The body is not strict JSON: malformed, nested too deeply, a duplicate key, half a surrogate pair, NaN.",
-    404: "Another model is asked for than the one that is served.",
-    408: "The body did not arrive in time.",
-    413: "The body is too large; `limit` says how large it may be.",
-    415: "The body is not sent as uncompressed `application/json` in UTF-8.",
-    422: "A type or value in the body is wrong; `field`, `value` and `limit` say which and why.",
-    429: "Over an admission limit. Come back after `Retry-After` seconds.",
-    500: "A fault of the service, or no document got a finite score.",
-    503: "The model is loading, draining, or the engine has failed.",
-    504: "The deadline passed before any pair was scored.",
-}
-_SCORE_ERRORS: Final = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-_RERANK_ERRORS: Final = (400, 408, 413, 415, 422, 429, 500, 503, 504)
+_RERANK: Final = ScoringOperation(
+    paths=("/v1/rerank",),
+    operation_id="rerank",
+    summary="Rank documents for a query, in the form of Jina and Cohere",
+    description="Unknown fields are ignored, optional fields may be null.",
+    spoken=(
+        Spoken(
+            request=RerankRequest,
+            reply=RerankResponse,
+            requests=examples.RERANK_REQUESTS,
+            answer=examples.RERANK_RESPONSE,
+        ),
+    ),
+    never=frozenset({UnknownModel}),
+)
+OPERATIONS: Final[tuple[ScoringOperation, ...]] = (_NATIVE, _RERANK)
 
 
 def openapi_document() -> Json:
     """OpenAPI 3.1, complete with examples and every error."""
-    _, components = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    types = [*_PROBE_STRUCTS, *(kind for operation in OPERATIONS for kind in operation.types)]
+    _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    scoring = {path: item for operation in OPERATIONS for path, item in describe(operation).items()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -63,47 +82,8 @@ def openapi_document() -> Json:
             {"name": "scoring", "description": "Scores for pairs of texts."},
             {"name": "operation", "description": "For operators and their machines."},
         ],
-        "paths": {
-            "/v1/batches/score": {"post": _score_operation()},
-            "/v1/rerank": {"post": _rerank_operation()},
-            **_probe_paths(),
-            **_page_paths(),
-        },
+        "paths": {**scoring, **_probe_paths(), **_page_paths()},
         "components": {"schemas": components, "headers": _headers()},
-    }
-
-
-def _score_operation() -> Json:
-    return {
-        "operationId": "scoreBatch",
-        "tags": ["scoring"],
-        "summary": "Score queries × documents, or chosen pairs",
-        "description": (
-            "A pair that cannot be scored has an `error` and does not spoil the others. When the deadline passes, "
-            "what is scored by then is returned and the rest is `unscored`. Unknown fields are refused. Texts are "
-            "data: no special token can come from them."
-        ),
-        "parameters": [_request_id_parameter()],
-        "requestBody": _body("ScoreRequest", examples.SCORE_REQUESTS),
-        "responses": {
-            "200": _success("ScoreResponse", "Scores.", examples.SCORE_RESPONSE, scoring=True),
-            **_errors(_SCORE_ERRORS),
-        },
-    }
-
-
-def _rerank_operation() -> Json:
-    return {
-        "operationId": "rerank",
-        "tags": ["scoring"],
-        "summary": "Rank documents for a query, in the form of Jina and Cohere",
-        "description": "Unknown fields are ignored, optional fields may be null.",
-        "parameters": [_request_id_parameter()],
-        "requestBody": _body("RerankRequest", examples.RERANK_REQUESTS),
-        "responses": {
-            "200": _success("RerankResponse", "Ranked documents.", examples.RERANK_RESPONSE, scoring=True),
-            **_errors(_RERANK_ERRORS),
-        },
     }
 
 
@@ -112,18 +92,18 @@ def _probe_paths() -> Json:
         "/health/live": _get(
             "live",
             "Whether a restart would help",
-            {"200": _success("Liveness", "Alive."), "503": _success("Liveness", "Dead: restart it.")},
+            {"200": _success(Liveness, "Alive."), "503": _success(Liveness, "Dead: restart it.")},
         ),
         "/health/ready": _get(
             "ready",
             "Whether requests are served",
-            {"200": _success("Readiness", "Ready."), "503": _success("Readiness", "Not ready; `reason` says why.")},
+            {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")},
         ),
         "/v1/models": _get(
-            "models", "The model that is served", {"200": _success("ModelList", "One model."), **_errors((503,))}
+            "models", "The model that is served", {"200": _success(ModelList, "One model."), **_not_ready()}
         ),
         "/info": _get(
-            "info", "What is running, and its limits", {"200": _success("Info", "What is running."), **_errors((503,))}
+            "info", "What is running, and its limits", {"200": _success(Info, "What is running."), **_not_ready()}
         ),
     }
 
@@ -131,7 +111,7 @@ def _probe_paths() -> Json:
 def _page_paths() -> Json:
     metrics = {
         "description": "Prometheus text, or OpenMetrics where `Accept` names it.",
-        "headers": _response_headers(scoring=False),
+        "headers": response_headers(scoring=False),
         "content": {
             "text/plain": {"schema": {"type": "string"}},
             "application/openmetrics-text": {"schema": {"type": "string"}},
@@ -150,44 +130,25 @@ def _get(operation_id: str, summary: str, responses: Json) -> Json:
     }
 
 
-def _body(schema: str, shown: Mapping[str, Any]) -> Json:
-    return {"required": True, "content": {"application/json": {"schema": _ref(schema), "examples": dict(shown)}}}
-
-
-def _success(schema: str, description: str, example: Json | None = None, *, scoring: bool = False) -> Json:
-    content: Json = {"schema": _ref(schema)}
-    if example is not None:
-        content["example"] = example
+def _success(kind: Any, description: str) -> Json:
     return {
         "description": description,
-        "headers": _response_headers(scoring=scoring),
-        "content": {"application/json": content},
+        "headers": response_headers(scoring=False),
+        "content": {"application/json": {"schema": schema_of(kind)}},
     }
 
 
 def _plain(media_type: str, description: str) -> Json:
     return {
         "description": description,
-        "headers": _response_headers(scoring=False),
+        "headers": response_headers(scoring=False),
         "content": {media_type: {"schema": {"type": "object" if media_type == "application/json" else "string"}}},
     }
 
 
-def _errors(statuses: tuple[int, ...]) -> Json:
-    return {str(status): _error(status) for status in statuses}
-
-
-def _error(status: int) -> Json:
-    codes = [answer.code for answer in ANSWERS.values() if answer.status == status]
-    codes += ["internal_error"] if status == 500 else []
-    headers = _response_headers(scoring=False)
-    if status in {429, 503}:
-        headers["retry-after"] = {"$ref": "#/components/headers/retry-after"}
-    return {
-        "description": f"{_MEANING[status]} `code`: {', '.join(f'`{code}`' for code in codes)}.",
-        "headers": headers,
-        "content": {"application/json": {"schema": _ref("ErrorBody")}},
-    }
+def _not_ready() -> Json:
+    codes = [answer.code for answer in ANSWERS.values() if answer.status == 503]
+    return {"503": error_response(codes, 503, schema_of(ErrorBody))}
 
 
 def _headers() -> Json:
@@ -201,25 +162,6 @@ def _headers() -> Json:
             "schema": {"type": "integer", "minimum": 1},
         },
     }
-
-
-def _response_headers(*, scoring: bool) -> Json:
-    names = ["x-request-id", "x-cached-tokens", "x-computed-tokens"] if scoring else ["x-request-id"]
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-
-
-def _request_id_parameter() -> Json:
-    return {
-        "name": "x-request-id",
-        "in": "header",
-        "required": False,
-        "description": f"A name for the request; one that does not match `{REQUEST_ID}` is replaced.",
-        "schema": {"type": "string"},
-    }
-
-
-def _ref(schema: str) -> Json:
-    return {"$ref": f"#/components/schemas/{schema}"}
 
 
 def encoded_document() -> bytes:
