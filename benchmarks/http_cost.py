@@ -79,15 +79,14 @@ def _plan(request: ScoreRequest) -> BatchPlan:
     context = np.arange(_PROMPT_TOKENS, dtype=np.int32)
     prompts = [PairPrompt(context=context, target=None, reusable_tokens=40) for _ in request.documents]
     label_ids = (np.array([1], dtype=np.int32), np.array([2], dtype=np.int32))
-    readout = LabelPlan(labels=("Yes", "No"), ids=label_ids, positive=0)
+    readouts = [LabelPlan(labels=("Yes", "No"), ids=label_ids, positive=0)] * len(prompts)
     return BatchPlan(
-        request=request,
         template="yes-no@1",
         order="query_first",
         pairs=[(0, document) for document in range(len(request.documents))],
         prompts=[*prompts],
-        readout=readout,
-        rows=plan_rows(prompts, readout, "auto"),
+        readouts=readouts,
+        rows=plan_rows(prompts, readouts, "auto"),
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from engine import RowUsage, TaskStats
+from engine import Row, RowUsage, TaskStats
 from scorer.metrics import ItemOutcome
 from scorer.prompt_types import PairPrompt, PromptError
 from scorer.readouts import ReadoutPlan
-from scorer.rows import RowPlan
-from scorer.schema import ItemStatus, ScoreRequest
+from scorer.schema import ItemStatus
 from scorer.scores import ItemScore
 from scorer.template_types import Order
 
@@ -22,15 +22,20 @@ Pair: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BatchPlan:
-    """A request, tokenised."""
+    """A request, tokenised.
 
-    request: ScoreRequest
+    Args:
+        prompts, readouts: One for each pair.
+        rows: Those of all prompts that could be built; a prompt has ``branches`` of its readout,
+            which stand together.
+    """
+
     template: str
     order: Order
-    pairs: list[Pair]
-    prompts: list[PairPrompt | PromptError]
-    readout: ReadoutPlan
-    rows: RowPlan
+    pairs: Sequence[Pair]
+    prompts: Sequence[PairPrompt | PromptError]
+    readouts: Sequence[ReadoutPlan]
+    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,14 +46,14 @@ def plan_batch(request: ScoreRequest, model: LoadedModel, *, max_pairs: int) -> 
         )
     except PromptInputError as error:
         raise InvalidValue(str(error), field=error.param) from error
+    readouts = [readout] * len(pairs)
     return BatchPlan(
-        request=request,
         template=builder.template.id,
         order=order,
         pairs=pairs,
         prompts=prompts,
-        readout=readout,
-        rows=plan_rows(prompts, readout, request.cache.keep),
+        readouts=readouts,
+        rows=plan_rows(prompts, readouts, request.cache.keep),
     )
 
 

@@ -70,19 +70,18 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
         rows: In the order of the plan's rows.
     """
     items: list[ScoredItem] = []
-    branches = plan.rows.branches
     taken = 0
-    for index, (pair, prompt) in enumerate(zip(plan.pairs, plan.prompts, strict=True)):
+    for index, (pair, prompt, readout) in enumerate(zip(plan.pairs, plan.prompts, plan.readouts, strict=True)):
         if isinstance(prompt, PromptError):
             fault = _fault_of(prompt, query=pair[0], document=pair[1])
             items.append(ScoredItem(index=index, result=fault, usage=None, truncated_tokens=0))
             continue
-        own = rows[taken : taken + branches]
-        taken += branches
+        own = rows[taken : taken + readout.branches]
+        taken += readout.branches
         items.append(
             ScoredItem(
                 index=index,
-                result=_result_of(own, plan.readout),
+                result=_result_of(own, readout),
                 usage=sum_usage([row.usage for row in own]),
                 truncated_tokens=prompt.truncated_tokens + prompt.truncated_query_tokens,
             )

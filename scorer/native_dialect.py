@@ -71,7 +71,7 @@ def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
         model=batch.model,
         template=plan.template,
         order=plan.order,
-        readout="labels" if isinstance(plan.readout, LabelPlan) else "likelihood",
+        readout="labels" if isinstance(plan.readouts[0], LabelPlan) else "likelihood",
         created=int(time.time()),
         results=[_result(item, plan.pairs[item.index], request) for item in _chosen(batch.items, request.top_n)],
         counts=Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"]),

@@ -27,9 +27,9 @@ def score_now(request: ScoreRequest, model: LoadedModel, *, request_id: str = "o
     plan = plan_batch(request, model, max_pairs=_NO_LIMIT)
     submitted_s = time.monotonic()
     result = None
-    if plan.rows.rows:
+    if plan.rows:
         deadline_s = None if request.deadline_ms is None else arrived_s + request.deadline_ms / 1000
-        task = ScoreTask(task_id=request_id, namespace=model.namespace, rows=plan.rows.rows, deadline_s=deadline_s)
+        task = ScoreTask(task_id=request_id, namespace=model.namespace, rows=plan.rows, deadline_s=deadline_s)
         result = model.engine.submit(task).result()
     return scored_batch(
         plan,

@@ -1,9 +1,8 @@
-"""Prompts to the rows of an engine task, and which rows belong to which pair."""
+"""Prompts to the rows of an engine task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -15,21 +14,10 @@ from scorer.readouts import LabelPlan, ReadoutPlan
 Keep: TypeAlias = Literal["auto", "prefix", "all", "none"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlan:
-    """Rows of a task.
-
-    Args:
-        branches: Rows of each prompt; they stand together, in the order of the prompts that
-            have any.
-    """
-
-    rows: tuple[Row, ...]
-    branches: int
-
-
-def plan_rows(prompts: Sequence[PairPrompt | PromptError], readout: ReadoutPlan, keep: Keep) -> RowPlan:
-    """The rows that score ``prompts``; a prompt that could not be built has none.
+def plan_rows(
+    prompts: Sequence[PairPrompt | PromptError], readouts: Sequence[ReadoutPlan], keep: Keep
+) -> tuple[Row, ...]:
+    """The rows that score ``prompts``, each with its readout; a prompt that could not be built has none.
 
     Labels of one token each are read together at the end of one row. Otherwise every label is
     a branch: the prompt, followed by the label without its last token.
@@ -37,7 +25,9 @@ def plan_rows(prompts: Sequence[PairPrompt | PromptError], readout: ReadoutPlan,
     built = [prompt for prompt in prompts if isinstance(prompt, PairPrompt)]
     common_tokens = _common_tokens([prompt.context for prompt in built]) if keep == "prefix" else 0
     rows: list[Row] = []
-    for prompt in built:
+    for prompt, readout in zip(prompts, readouts, strict=True):
+        if isinstance(prompt, PromptError):
+            continue
         match keep:
             case "none":
                 keep_tokens = 0
@@ -48,7 +38,7 @@ def plan_rows(prompts: Sequence[PairPrompt | PromptError], readout: ReadoutPlan,
             case "all":
                 keep_tokens = len(prompt.context)
         rows += _rows_of(prompt, readout, keep_tokens, whole=keep == "all")
-    return RowPlan(rows=tuple(rows), branches=readout.branches)
+    return tuple(rows)
 
 
 def _rows_of(prompt: PairPrompt, readout: ReadoutPlan, keep_tokens: int, *, whole: bool) -> list[Row]:

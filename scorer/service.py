@@ -171,9 +171,9 @@ class ScoringService:
         plan = plan_batch(request, model, max_pairs=self._max_pairs)
         submitted_s = time.monotonic()
         future = None
-        if plan.rows.rows:
+        if plan.rows:
             task = ScoreTask(
-                task_id=record.request_id, namespace=model.namespace, rows=plan.rows.rows, deadline_s=deadline_s
+                task_id=record.request_id, namespace=model.namespace, rows=plan.rows, deadline_s=deadline_s
             )
             future = model.engine.submit(task)
         return _Started(
