@@ -31,7 +31,7 @@ from scorer.routes import ScoringGate, score_route
 from scorer.selftest import self_test
 from scorer.service import ScoringService
 from scorer.settings import Settings
-from scorer.templates import DEFAULT_TEMPLATE, TemplateError, builtin_templates, find_template
+from scorer.templates import TemplateError, builtin_templates, find_template, template_for_model
 from scorer.text_tokens import TextMemo
 from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
 from scorer.version import package_version
@@ -116,15 +116,21 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
 
     path = find_model(settings.model or DEFAULT_MODEL.name, environ)
     memo = TextMemo(settings.memo_tokens)
-    prompts = load_prompts(load_tokenizer(path), memo, template=settings.template, chat_format=settings.chat_format)
+    prompts = load_prompts(
+        load_tokenizer(path),
+        memo,
+        template=settings.template,
+        chat_format=settings.chat_format,
+        model=settings.model or DEFAULT_MODEL.name,
+    )
     engine = start_engine(path, settings.engine, observer)
     return LoadedModel(engine=engine, prompts=prompts, name=settings.model_name or engine.info.model, memo=memo)
 
 
 def load_prompts(
-    tokenizer: LoadedTokenizer, memo: TextMemo, *, template: str | None, chat_format: str | None
+    tokenizer: LoadedTokenizer, memo: TextMemo, *, template: str | None, chat_format: str | None, model: str = ""
 ) -> PromptCatalogue:
-    """The template that is named (None: the one for models that are no rerankers), and all others that fit.
+    """The template that is named (None: the one that suits a model of this name), and all others that fit.
 
     Raises:
         TemplateError: the one that is named does not exist or does not fit the model.
@@ -134,7 +140,8 @@ def load_prompts(
         if chat_format is None
         else find_chat_format(chat_format)
     )
-    default = PromptBuilder(tokenizer, find_template(template or DEFAULT_TEMPLATE), chat, memo)
+    chosen = template_for_model(model) if template is None else find_template(template)
+    default = PromptBuilder(tokenizer, chosen, chat, memo)
     others: list[PromptBuilder] = []
     for other in builtin_templates():
         try:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from engine import TokenIds
-from scorer.prompt_texts import FilledPart, PairSlot, PairText, RenderedText
+from scorer.prompt_texts import FilledPart, PairSlot, PairText, PairTexts, RenderedText
 from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
 from scorer.template_layout import SpecialToken
 from scorer.text_tokens import EncodedText, TextEncoder, TextPiece, read_only_ids
@@ -20,7 +20,7 @@ _Outcome: TypeAlias = PairPrompt | PromptError
 @dataclass(frozen=True, slots=True)
 class _FittedQuery:
     text: str
-    cut_tokens: int
+    cut_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,14 @@ class _Draft:
 
     Args:
         parts: Ids that all pairs share, and the texts of this pair.
+        cut_query_tokens: Cut from the query.
         uncut_tokens: Tokens of the document before it was cut; None: it is whole.
     """
 
     index: int
-    query: _FittedQuery
-    document: str
+    texts: PairTexts
     parts: tuple[TokenIds | RenderedText, ...]
+    cut_query_tokens: int
     uncut_tokens: int | None = None
 
 
@@ -66,17 +67,18 @@ class PromptBatch:
         self._place: dict[PairSlot, int] = {slot: index for index, part in texts for slot in part.slots}
         self._last_slot = texts[0][1].tracked
 
-    def build(self, pairs: Sequence[tuple[str, str]]) -> list[_Outcome]:
-        """The prompt of each (query, document), or why it has none, in order."""
+    def build(self, pairs: Sequence[PairTexts]) -> list[_Outcome]:
+        """The prompt of each pair, or why it has none, in order."""
         outcomes: dict[int, _Outcome] = {}
         drafts: list[_Draft] = []
-        queries = self._fit_queries({query for query, _ in pairs})
-        for index, (query, document) in enumerate(pairs):
-            fitted = queries[query]
+        queries = self._fit_queries({texts.query for texts in pairs})
+        for index, texts in enumerate(pairs):
+            fitted = queries[texts.query]
             if isinstance(fitted, PromptError):
                 outcomes[index] = fitted
             else:
-                drafts.append(self._draft(index, fitted, document))
+                shown = texts if fitted.text is texts.query else texts._replace(query=fitted.text)
+                drafts.append(self._draft(index, shown, cut_query_tokens=fitted.cut_tokens))
         while drafts:
             drafts = self._settle(drafts, outcomes)
         return [outcomes[index] for index in range(len(pairs))]
@@ -112,17 +114,17 @@ class PromptBatch:
             del pending[""]
             fitted[""] = _empty_target()
         if limit is None:
-            return fitted | {query: _FittedQuery(query, 0) for query in pending}
+            return fitted | {query: _FittedQuery(query) for query in pending}
         uncut: dict[str, int] = {}
         while pending:
-            drafts = {query: self._draft(0, _FittedQuery(text, 0), "") for query, text in pending.items()}
+            drafts = {query: self._draft(0, PairTexts(text, "")) for query, text in pending.items()}
             self._encode((self._text(draft, "query").piece for draft in drafts.values()), spans=True)
             pending = {}
             for query, draft in drafts.items():
                 tokens = self._slot_tokens(draft, "query")
                 uncut.setdefault(query, tokens)
                 if tokens <= limit:
-                    fitted[query] = _FittedQuery(draft.query.text, uncut[query] - tokens)
+                    fitted[query] = _FittedQuery(draft.texts.query, uncut[query] - tokens)
                 elif shorter := self._cut(draft, "query", keep_tokens=limit):
                     pending[query] = shorter
                 else:
@@ -148,17 +150,21 @@ class PromptBatch:
         if not shorter:
             message = f"the document has {uncut} tokens; its first character does not fit into {allowed}"
             return _too_long("document", uncut, allowed, message)
-        return self._draft(draft.index, draft.query, shorter, uncut_tokens=uncut)
+        texts = draft.texts._replace(document=shorter)
+        return self._draft(draft.index, texts, cut_query_tokens=draft.cut_query_tokens, uncut_tokens=uncut)
 
     def _no_room(self, draft: _Draft, *, others: int) -> PromptError:
         """Who is to blame when ``others``, all tokens but the document's, leave no room for it."""
         limit = self._limits.max_prompt_tokens
-        self._encode([self._text(draft, "query").piece], spans=True)
-        tokens = self._slot_tokens(draft, "query")
-        room = limit - (others - tokens) - (1 if draft.document else 0)
+        own: tuple[PairSlot, ...] = tuple(slot for slot in ("query", "options") if slot in self._place)
+        self._encode([self._text(draft, slot).piece for slot in own], spans=True)
+        lengths = {slot: self._slot_tokens(draft, slot) for slot in own}
+        tokens = sum(lengths.values())
+        room = limit - (others - tokens) - (1 if draft.texts.document else 0)
         if room > 0:
-            message = f"the query has {tokens} tokens; the prompt has room for {room} beside it and a document"
-            return _too_long("query", tokens, room, message)
+            what = "the query has" if len(own) == 1 else "query and options have"
+            message = f"{what} {tokens} tokens; the prompt has room for {room} beside a document"
+            return _too_long(max(own, key=lengths.__getitem__), tokens, room, message)
         slot = self._longest_shared_slot
         message = f"system text, instruction and template have {others - tokens} tokens of {limit}, the limit"
         return PromptError(code="prompt_too_long", slot=slot, message=message, tokens=others - tokens, limit=limit)
@@ -198,7 +204,7 @@ class PromptBatch:
             target=ids[reusable_tokens:] if self._has_target else None,
             reusable_tokens=reusable_tokens,
             truncated_tokens=cut_tokens,
-            truncated_query_tokens=draft.query.cut_tokens,
+            truncated_query_tokens=draft.cut_query_tokens,
         )
 
     def _total(self, draft: _Draft) -> int:
@@ -212,9 +218,11 @@ class PromptBatch:
         assert isinstance(part, RenderedText), "the place of a slot is a text"
         return part
 
-    def _draft(self, index: int, query: _FittedQuery, document: str, *, uncut_tokens: int | None = None) -> _Draft:
-        parts = (part.render(query.text, document) if isinstance(part, PairText) else part for part in self._parts)
-        return _Draft(index, query, document, tuple(parts), uncut_tokens)
+    def _draft(
+        self, index: int, texts: PairTexts, *, cut_query_tokens: int = 0, uncut_tokens: int | None = None
+    ) -> _Draft:
+        parts = (part.render(texts) if isinstance(part, PairText) else part for part in self._parts)
+        return _Draft(index, texts, tuple(parts), cut_query_tokens, uncut_tokens)
 
     def _encode(self, pieces: Iterable[TextPiece], *, spans: bool) -> None:
         wanted = {
@@ -244,6 +252,12 @@ def _empty_target() -> PromptError:
     return PromptError(code="empty_target", slot="query", message=message, tokens=0, limit=1)
 
 
+_TOO_LONG: dict[PairSlot, Literal["query_too_long", "document_too_long", "options_too_long"]] = {
+    "query": "query_too_long",
+    "document": "document_too_long",
+    "options": "options_too_long",
+}
+
+
 def _too_long(slot: PairSlot, tokens: int, limit: int, message: str) -> PromptError:
-    code: Literal["query_too_long", "document_too_long"] = "query_too_long" if slot == "query" else "document_too_long"
-    return PromptError(code=code, slot=slot, message=message, tokens=tokens, limit=limit)
+    return PromptError(code=_TOO_LONG[slot], slot=slot, message=message, tokens=tokens, limit=limit)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from scorer.template_layout import LayoutPart, SpecialToken, TextRun
-from scorer.template_types import Order, Text
+from scorer.template_types import Order, SlotName, Text
 from scorer.text_tokens import TextPiece
 
-PairSlot: TypeAlias = Literal["query", "document"]
+PairSlot: TypeAlias = Literal["query", "document", "options"]
+_PAIR_SLOTS: tuple[PairSlot, ...] = get_args(PairSlot)
+
+
+class PairTexts(NamedTuple):
+    """What fills the slots of one pair."""
+
+    query: str
+    document: str
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +32,7 @@ class RenderedText:
 
 @dataclass(frozen=True, slots=True)
 class PairText:
-    """A text with a place for the query, the document, or both.
+    """A text with a place for one or more texts of the pair.
 
     Args:
         segments: Literals, and the names of slots.
@@ -38,7 +47,7 @@ class PairText:
     def slots(self) -> list[PairSlot]:
         return [segment for segment in self.segments if not isinstance(segment, Text)]
 
-    def render(self, query: str, document: str) -> RenderedText:
+    def render(self, filling: PairTexts) -> RenderedText:
         slots: dict[PairSlot, tuple[int, int]] = {}
         texts: list[str] = []
         length = 0
@@ -46,7 +55,7 @@ class PairText:
             if isinstance(segment, Text):
                 text = segment.text
             else:
-                text = query if segment == "query" else document
+                text = getattr(filling, segment)
                 slots[segment] = (length, length + len(text))
             texts.append(text)
             length += len(text)
@@ -58,14 +67,13 @@ FilledPart: TypeAlias = SpecialToken | TextPiece | PairText
 """A special token, a text that all pairs share, or a text of the pair's own."""
 
 
-def fill_layout(parts: Sequence[LayoutPart], *, order: Order, system: str, instruction: str) -> tuple[FilledPart, ...]:
-    """The parts of a layout with the system text and the instruction put in."""
-    shared = {"system": system, "instruction": instruction}
+def fill_layout(parts: Sequence[LayoutPart], *, order: Order, shared: Mapping[SlotName, str]) -> tuple[FilledPart, ...]:
+    """The parts of a layout with the texts that all pairs share put in."""
     tracked: PairSlot = "query" if order == "document_first" else "document"
     return tuple(_fill(part, shared, tracked) for part in parts)
 
 
-def _fill(part: LayoutPart, shared: dict[str, str], tracked: PairSlot) -> FilledPart:
+def _fill(part: LayoutPart, shared: Mapping[SlotName, str], tracked: PairSlot) -> FilledPart:
     if isinstance(part, SpecialToken):
         return part
     segments = tuple(_segments(part, shared))
@@ -75,11 +83,11 @@ def _fill(part: LayoutPart, shared: dict[str, str], tracked: PairSlot) -> Filled
     return PairText(segments, part.starts_text, tracked)
 
 
-def _segments(run: TextRun, shared: dict[str, str]) -> Iterator[Text | PairSlot]:
+def _segments(run: TextRun, shared: Mapping[SlotName, str]) -> Iterator[Text | PairSlot]:
     for segment in run.segments:
         if isinstance(segment, Text):
             yield segment
-        elif segment.name in ("query", "document"):
-            yield segment.name
-        else:
+        elif segment.name in shared:
             yield Text(shared[segment.name])
+        else:
+            yield _PAIR_SLOTS[_PAIR_SLOTS.index(segment.name)]

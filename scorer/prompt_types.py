@@ -49,8 +49,8 @@ class PairPrompt:
 class PromptError:
     """Why a pair has no prompt. ``slot`` is the piece of text to blame."""
 
-    code: Literal["query_too_long", "document_too_long", "prompt_too_long", "empty_target"]
-    slot: Literal["query", "document", "instruction", "system"]
+    code: Literal["query_too_long", "document_too_long", "options_too_long", "prompt_too_long", "empty_target"]
+    slot: Literal["query", "document", "options", "instruction", "system"]
     message: str
     tokens: int
     limit: int

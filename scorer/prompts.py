@@ -8,10 +8,10 @@ from typing import Literal
 from engine import TokenIds
 from scorer.chat_formats import ChatFormat
 from scorer.prompt_batch import PromptBatch
-from scorer.prompt_texts import fill_layout
+from scorer.prompt_texts import PairTexts, fill_layout
 from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
 from scorer.template_layout import Layout, TemplateBinder
-from scorer.template_types import Order, Template, TemplateError
+from scorer.template_types import Order, SlotName, Template, TemplateError
 from scorer.text_tokens import TextEncoder, TextMemo, TextPiece, read_only_ids
 from scorer.tokenizer_files import LoadedTokenizer
 
@@ -84,6 +84,8 @@ class PromptBuilder:
         system: str | None,
         order: Literal["auto", "document_first", "query_first"],
         limits: PromptLimits,
+        labels: Sequence[str] = (),
+        options: Sequence[Sequence[str]] | None = None,
     ) -> list[PairPrompt | PromptError]:
         """The prompt of each pair, in the order of ``pairs``; one that has none does not spoil the others.
 
@@ -91,6 +93,8 @@ class PromptBuilder:
             pairs: Indices into ``queries`` and ``documents``.
             instruction: None: the template's own. Empty: none.
             system: As ``instruction``.
+            labels: As the prompt spells them out, where it does; none: the template's.
+            options: Of each query, in the order in which they are listed; for templates that list options.
 
         Raises:
             PromptInputError: a text is not Unicode text, or the template has no place for the
@@ -98,19 +102,27 @@ class PromptBuilder:
         """
         instruction = self._slot_text("instruction", instruction)
         system = self._slot_text("system", system)
+        listed = self._listed_options(options)
         for name, texts in (("queries", queries), ("documents", documents)):
             for index, text in enumerate(texts):
                 _check_unicode(text, f"{name}[{index}]")
         chosen = self.choose_order(order)
         layout = self._layouts[chosen, system != "", instruction != ""]
+        shared: dict[SlotName, str] = {"system": system, "instruction": instruction}
+        if self.template.has_slot("labels"):
+            shared["labels"] = self.template.label_list.render(labels or self.template.labels)
         batch = PromptBatch(
-            fill_layout(layout.parts, order=chosen, system=system, instruction=instruction),
+            fill_layout(layout.parts, order=chosen, shared=shared),
             encoder=self._encoder,
             limits=limits,
             has_target=self.template.readout == "likelihood",
             longest_shared_slot="system" if len(system) > len(instruction) else "instruction",
         )
-        return batch.build([(queries[query], documents[document]) for query, document in pairs])
+        if self.template.trim:
+            queries, documents = [text.strip() for text in queries], [text.strip() for text in documents]
+        return batch.build(
+            [PairTexts(queries[query], documents[document], listed.get(query, "")) for query, document in pairs]
+        )
 
     def label_ids(self, labels: Sequence[str]) -> list[TokenIds]:
         """The tokens of each label as they follow the prompt; a label may have several.
@@ -143,6 +155,16 @@ class PromptBuilder:
                 )
             found[own] = label
         return [read_only_ids(ids) for ids in found]
+
+    def _listed_options(self, options: Sequence[Sequence[str]] | None) -> dict[int, str]:
+        """The text of the options of each query."""
+        listing = self.template.listing
+        if options is None or listing is None:
+            return {}
+        for query, texts in enumerate(options):
+            for index, text in enumerate(texts):
+                _check_unicode(text, f"queries[{query}].options[{index}]")
+        return {query: listing.render(self.template.labels, texts) for query, texts in enumerate(options)}
 
     def _check_default_labels(self) -> None:
         try:

@@ -106,11 +106,12 @@ class TemplateBinder:
         return Layout(parts=tuple(self._cut(parts)), label_place=place)
 
     def _without_marks(self, pieces: list[Piece]) -> list[list[Text | Slot]]:
-        """The segments of each piece, with the text of the chat format in place of the marks."""
+        """The segments of what is tokenised together, with the text of the chat format in place of the marks."""
         groups: list[list[Text | Slot]] = []
-        after_system = False
+        after_system = joined = False
         for piece in pieces:
-            group: list[Text | Slot] = []
+            group = groups.pop() if joined else []
+            joined = piece.with_next
             for segment in piece.segments:
                 if not isinstance(segment, Mark):
                     group.append(segment)

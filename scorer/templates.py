@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from scorer.template_parser import parse_template
 from scorer.template_types import Template, TemplateError
@@ -16,6 +17,7 @@ __all__ = [
     "find_template",
     "parse_template",
     "read_template",
+    "template_for_model",
 ]
 
 DEFAULT_TEMPLATE = "query-likelihood@1"
@@ -49,6 +51,19 @@ def find_template(name: str) -> Template:
             f"and a path that ends in .toml names a file of your own"
         )
     return found[-1]
+
+
+def template_for_model(name: str) -> Template:
+    """The template that the publisher of a model trained it with, or the one for models that are no rerankers.
+
+    Args:
+        name: Of the model: a repository, a folder or a file; only its last part counts.
+    """
+    last = PurePath(name).name.lower()
+    for template in reversed(builtin_templates()):
+        if any(fnmatchcase(last, pattern) for pattern in template.models):
+            return template
+    return find_template(DEFAULT_TEMPLATE)
 
 
 def read_template(path: Path) -> Template:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
@@ -42,14 +43,26 @@ class TomlTable:
             self.fail(key, value, f"a whole number of at least {at_least}")
         return value
 
-    def boolean(self, key: str) -> bool:
-        value = self._take(key, None)
+    def number(self, key: str, *, default: float) -> float:
+        value = self._take(key, default)
+        if not _is_number(value):
+            self.fail(key, value, "a finite number")
+        return float(value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        values = self._take(key, None)
+        if not isinstance(values, list) or not all(map(_is_number, values)):
+            self.fail(key, values, "a list of finite numbers")
+        return tuple(map(float, values))
+
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        value = self._take(key, default)
         if not isinstance(value, bool):
             self.fail(key, value, "true or false")
         return value
 
-    def choice(self, key: str, choices: Sequence[Choice]) -> Choice:
-        value = self._take(key, None)
+    def choice(self, key: str, choices: Sequence[Choice], *, default: Choice | None = None) -> Choice:
+        value = self._take(key, default)
         chosen = next((choice for choice in choices if choice == value), None)
         if chosen is None:
             self.fail(key, value, " or ".join(choices))
@@ -101,3 +114,7 @@ class TomlTable:
         if default is None:
             raise self._error(f"{self._source}: {'.'.join((*self._path, key))} is missing")
         return default
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

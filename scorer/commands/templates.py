@@ -23,11 +23,11 @@ def command(*, name: str | None) -> None:
 
     if name is None:
         for template in builtin_templates():
-            click.echo(f"{template.id:<22}{template.readout:<12}{', '.join(template.orders)}")
+            click.echo(f"{template.id:<28}{template.readout:<12}{', '.join(template.orders)}")
             click.echo(f"    {template.description}")
         click.echo("\nchat formats")
         for chat in builtin_chat_formats().values():
-            click.echo(f"{chat.name:<22}{chat.description}")
+            click.echo(f"{chat.name:<28}{chat.description}")
         return
     try:
         click.echo(_describe(find_template(name)))
@@ -39,11 +39,13 @@ def _describe(template: Template) -> str:
     facts = {
         "template": template.id,
         "description": template.description,
+        "models": ", ".join(template.models),
         "readout": template.readout,
         "labels": ", ".join(
-            f"{label} (its probability is the score)" if label == template.positive else label
-            for label in template.labels
+            f"{label} (positive)" if label == template.positive else label for label in template.labels
         ),
+        "score": _describe_score(template),
+        "debias": "" if template.debias == "none" else template.debias,
         "orders": ", ".join(template.orders),
         "join": template.join,
         "special tokens": ", ".join(template.special_tokens),
@@ -51,3 +53,17 @@ def _describe(template: Template) -> str:
         "system": template.system,
     }
     return "\n".join(f"{name + ':':<16}{value}" for name, value in facts.items() if value)
+
+
+def _describe_score(template: Template) -> str:
+    scoring = template.scoring
+    if template.readout == "likelihood":
+        return "mean natural log-probability of the query's tokens"
+    match scoring.kind:
+        case "expected":
+            return f"mean of {', '.join(f'{value:g}' for value in scoring.values)}, weighed by probability"
+        case "probability":
+            return f"probability of the {'text that is listed' if template.listing else 'positive label'}"
+        case _:
+            names = {"logit": "logit of the positive label", "difference": "its logit less that of the other label"}
+            return f"{names[scoring.kind]}; from 0 to 1 as sigmoid({scoring.scale:g} x {scoring.offset:+g})"

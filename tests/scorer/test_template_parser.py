@@ -63,14 +63,13 @@ def test_a_template_is_read_as_it_is_written() -> None:
         ('["yes", "no"]', '"yes"', ["readout.labels is 'yes'", "a list"]),
         ('positive = "yes"', 'positive = "maybe"', ["readout.positive is 'maybe'", "yes or no"]),
         ('positive = "yes"', 'positive = "yes"\nscale = 5', ["readout.scale is 5", "no such key"]),
-        ("{query}", "{question}", ["orders.query_first is '{question}'", "a slot (system, instruction, query"]),
+        ("{query}", "{question}", ["orders.query_first is '{question}'", "a slot (system, instruction, labels, query"]),
         ("{query}", "{query!r}", ["orders.query_first is '{query}'"]),
         ("{query}", "{}", ["orders.query_first is '{}'"]),
         ("{query}", "{query", ["orders.query_first", "balanced braces"]),
         ("{query}", "", ["orders.query_first is ['instruction', 'document']", "{query} is at fault"]),
         ("{query}", "{query}{query}", ["orders.query_first", "{query} is at fault"]),
         ("{document}\\nanswer", "\\nanswer", ["orders.query_first", "{document} is at fault"]),
-        ("{document}\\nanswer:", "{document}", ["orders.query_first", "text after the last slot"]),
         ("query_first = [", "document_first = [", ["orders.document_first", "in the order that the key says"]),
         ("query_first = [", "any = [", ["orders.any is", "no such key"]),
         ('when = "instruction"', 'when = "system"', ["orders.query_first is 'system'", "{instruction}"]),
@@ -91,6 +90,110 @@ def test_a_wrong_template_is_refused_by_file_key_and_value(old: str, new: str, w
     message = str(refusal.value)
     assert message.startswith("mine.toml: ")
     assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("readout", "words"),
+    [
+        ('labels = ["a"]\npositive = "a"\nscore = "difference"', ["readout.score is 'difference'", "two labels"]),
+        ('labels = ["a"]\npositive = "a"\nscore = "best"', ["readout.score is 'best'"]),
+        ('labels = ["a"]\npositive = "a"\nscore = "logit"\nscale = 0', ["readout.scale is 0", "above 0"]),
+        ('labels = ["a"]\npositive = "a"\nscore = "logit"\noffset = "x"', ["readout.offset is 'x'", "number"]),
+        ('labels = ["a"]\npositive = "a"\nscore = "logit"\noffset = nan', ["readout.offset is nan", "finite"]),
+        ('labels = ["a"]\npositive = "a"\nvalues = [1]', ["readout.values", "no such key"]),
+        ('labels = ["a", "b"]\nscore = "expected"', ["readout.values is missing"]),
+        ('labels = ["a", "b"]\nscore = "expected"\nvalues = [1]', ["readout.values is [1.0]", "2 numbers"]),
+        ('labels = ["a", "b"]\nscore = "expected"\nvalues = [1, 1]', ["not all alike"]),
+        ('labels = ["a", "b"]\nscore = "expected"\nvalues = [1, "2"]', ["a list of finite numbers"]),
+        (
+            'labels = ["a", "b"]\nscore = "expected"\nvalues = [0, 1]\npositive = "a"',
+            ["readout.positive", "no such key"],
+        ),
+        ('labels = ["a"]\npositive = "a"\ndebias = "rotate"', ["readout.debias is 'rotate'", "spells out no labels"]),
+        ('labels = ["a"]\npositive = "a"\ndebias = "shuffle"', ["readout.debias is 'shuffle'", "reverse or rotate"]),
+    ],
+)
+def test_a_wrong_score_is_refused_by_file_key_and_value(readout: str, words: list[str]) -> None:
+    start, end = GOOD.index('labels = ["yes'), GOOD.index("[orders]")
+    with pytest.raises(TemplateError) as refusal:
+        parse_template(GOOD[:start] + readout + "\n" + GOOD[end:], source="mine.toml")
+
+    message = str(refusal.value)
+    assert [word for word in words if word not in message] == [], message
+
+
+LISTED = """
+name = "listed"
+version = 1
+description = "Lists options"
+join = "joined"
+[listing]
+of = "options"
+entry = "{label}. {text}"
+separator = "\\n"
+[readout]
+kind = "labels"
+labels = ["A", "B"]
+debias = "rotate"
+[orders]
+document_first = ["{document}\\n{query}\\n{options}\\nAnswer:"]
+"""
+
+
+def test_a_template_may_list_options_or_documents() -> None:
+    options = parse_template(LISTED, source="l.toml")
+    sets = LISTED.replace('"options"', '"documents"').replace("\\n{options}", "").replace("{document}", "{documents}")
+    documents = parse_template(sets.replace("separator", "compare = 2\nseparator"), source="l.toml")
+
+    assert options.listing is not None
+    assert options.listing.render(["A", "B"], ["x", "{y}"]) == "A. x\nB. {y}"
+    assert (options.debias, options.positive, options.permutable) == ("rotate", None, True)
+    assert documents.listing is not None
+    assert (documents.listing.of, documents.listing.compare) == ("documents", 2)
+    assert documents.has_slot("document")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('of = "options"', 'of = "labels"', ["listing.of is 'labels'", "options or documents"]),
+        ("{label}. {text}", "{text}", ["listing.entry is '{text}'", "{label} and then {text}"]),
+        ("{label}. {text}", "{label", ["listing.entry", "balanced braces"]),
+        ("\\n{options}", "", ["{options} is at fault"]),
+        ("{document}", "{documents}", ["'{documents}'", "options"]),
+        ("separator", "compare = 2\nseparator", ["listing.compare", "options stand together"]),
+        ('debias = "rotate"', 'score = "logit"', ["readout.score is 'logit'", "compete"]),
+        ('debias = "rotate"', 'positive = "A"', ["readout.positive", "no such key"]),
+    ],
+)
+def test_a_wrong_listing_is_refused(old: str, new: str, words: list[str]) -> None:
+    with pytest.raises(TemplateError) as refusal:
+        parse_template(LISTED.replace(old, new), source="l.toml")
+
+    message = str(refusal.value)
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_options_without_a_listing_are_no_slot() -> None:
+    with pytest.raises(TemplateError, match=r"'\{options\}'"):
+        parse_template(changed("{document}", "{options}{document}"), source="mine.toml")
+
+
+def test_under_the_joined_rule_a_label_follows_a_text_of_the_template() -> None:
+    joined = changed('"piecewise"', '"joined"').replace("{document}\\nanswer:", "{document}")
+
+    with pytest.raises(TemplateError, match="text after the last slot"):
+        parse_template(joined, source="mine.toml")
+    assert parse_template(joined.replace('"joined"', '"piecewise"'), source="mine.toml").join == "piecewise"
+
+
+def test_a_piece_may_be_tokenised_with_the_next_one() -> None:
+    together = changed('when = "instruction" }', 'when = "instruction", with_next = true }')
+    alone = GOOD.replace('"{document}\\nanswer:",', '{ text = "{document}\\nanswer:", with_next = true },')
+
+    assert parse_template(together, source="t.toml").layouts["query_first"][0].with_next
+    with pytest.raises(TemplateError, match="with_next"):
+        parse_template(alone, source="t.toml")
 
 
 def test_a_template_without_orders_is_refused() -> None:

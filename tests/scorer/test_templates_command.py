@@ -37,7 +37,7 @@ def test_a_file_of_ones_own_is_checked_and_shown(tmp_path: Path) -> None:
 
     assert shown.exit_code == 0
     assert "mine@2" in shown.output
-    assert "good, bad (its probability is the score)" in shown.output
+    assert "good, bad (positive)" in shown.output
     assert refused.exit_code == 1
     assert "version is 0" in refused.output
 
@@ -47,3 +47,14 @@ def test_a_name_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
     assert result.exit_code == 1
     assert "yes-no@1" in result.output
+
+
+def test_what_becomes_of_the_labels_is_said() -> None:
+    def shown(name: str) -> str:
+        return CliRunner().invoke(command, [name]).output
+
+    assert "sigmoid(1 x -4.5)" in shown("mxbai-rerank-base-v2")
+    assert "mean of 0, 1, 2, 3, 4" in shown("graded")
+    assert "models:         qwen3-reranker*" in shown("qwen3-reranker")
+    assert "debias:         reverse" in shown("pairwise")
+    assert "log-probability" in shown("query-likelihood")

