@@ -26,7 +26,7 @@ from scorer.probes import probe_routes
 from scorer.prompt_catalogue import PromptCatalogue
 from scorer.prompts import PromptBuilder
 from scorer.request_record import record_of
-from scorer.rerank_routes import rerank_route
+from scorer.rerank_routes import rerank_routes
 from scorer.routes import ScoringGate, score_route
 from scorer.selftest import self_test
 from scorer.service import ScoringService
@@ -90,7 +90,7 @@ def build_application(
     app = Litestar(
         route_handlers=[
             score_route(gate),
-            rerank_route(gate),
+            *rerank_routes(gate),
             *probe_routes(host, metrics, settings, started_at=time.time()),
             *page_routes(),
         ],

@@ -12,7 +12,7 @@ import msgspec
 
 from scorer import openapi_examples as examples
 from scorer.error_forms import ErrorBody
-from scorer.errors import ANSWERS, UnknownModel
+from scorer.errors import ANSWERS
 from scorer.openapi_operations import (
     Json,
     ScoringOperation,
@@ -22,9 +22,9 @@ from scorer.openapi_operations import (
     response_headers,
     schema_of,
 )
+from scorer.openapi_rerank import RERANK_OPERATIONS
 from scorer.probes import Info, Liveness, ModelList, Readiness
 from scorer.schema import ScoreRequest, ScoreResponse
-from scorer.schema_rerank import RerankRequest, RerankResponse
 
 API_VERSION: Final = "1"
 _PROBE_STRUCTS: Final = (ErrorBody, Liveness, Readiness, ModelList, Info)
@@ -47,22 +47,7 @@ _NATIVE: Final = ScoringOperation(
         ),
     ),
 )
-_RERANK: Final = ScoringOperation(
-    paths=("/v1/rerank",),
-    operation_id="rerank",
-    summary="Rank documents for a query, in the form of Jina and Cohere",
-    description="Unknown fields are ignored, optional fields may be null.",
-    spoken=(
-        Spoken(
-            request=RerankRequest,
-            reply=RerankResponse,
-            requests=examples.RERANK_REQUESTS,
-            answer=examples.RERANK_RESPONSE,
-        ),
-    ),
-    never=frozenset({UnknownModel}),
-)
-OPERATIONS: Final[tuple[ScoringOperation, ...]] = (_NATIVE, _RERANK)
+OPERATIONS: Final[tuple[ScoringOperation, ...]] = (_NATIVE, *RERANK_OPERATIONS)
 
 
 def openapi_document() -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ def describe(operation: ScoringOperation) -> dict[str, Json]:
                 "tags": ["scoring"],
                 "summary": operation.summary,
                 "description": operation.description,
-                "parameters": [request_id_parameter()],
+                "parameters": [*_path_parameters(path), request_id_parameter()],
                 "requestBody": _request_body(operation),
                 "responses": {"200": _answers(operation), **_errors(operation)},
             }
@@ -118,6 +119,14 @@ def request_id_parameter() -> Json:
         "description": f"A name for the request; one that does not match `{REQUEST_ID}` is replaced.",
         "schema": {"type": "string"},
     }
+
+
+def _path_parameters(path: str) -> list[Json]:
+    """What stands in braces; no scoring route looks at it."""
+    return [
+        {"name": name, "in": "path", "required": True, "description": "Any name.", "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", path)
+    ]
 
 
 def _request_body(operation: ScoringOperation) -> Json:

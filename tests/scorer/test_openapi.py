@@ -12,15 +12,17 @@ from litestar import Litestar
 
 from scorer.errors import ANSWERS
 from scorer.json_body import StrictDecoder
-from scorer.openapi import encoded_document, openapi_document
+from scorer.openapi import OPERATIONS, encoded_document, openapi_document
+from scorer.openapi_operations import Spoken
 from scorer.probes import Info, Liveness, ModelList, Readiness
-from scorer.schema import ScoreRequest, ScoreResponse
-from scorer.schema_rerank import RerankRequest, RerankResponse
+from scorer.schema import ScoreResponse
+from scorer.schema_rerank import RerankResponse
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, fake_application, service
 
 COMMITTED = Path(__file__).parents[2] / "docs/openapi.json"
 DOCUMENT = openapi_document()
+SPOKEN = [(operation.paths[0], spoken) for operation in OPERATIONS for spoken in operation.spoken]
 
 
 def every(value: Any, name: str) -> Iterator[Any]:
@@ -44,7 +46,7 @@ def test_the_document_has_every_route_and_no_other() -> None:
     app = application.asgi._app
     assert isinstance(app, Litestar)
     served = {
-        (route.path, method.lower())
+        (route.path_format, method.lower())
         for route in app.routes
         for handler in getattr(route, "route_handlers", [])
         for method in handler.http_methods
@@ -82,23 +84,20 @@ def test_every_code_of_the_table_is_described() -> None:
     assert {answer.code for answer in ANSWERS.values() if answer.status != 499} <= set(re.findall(r"`(\w+)`", text))
 
 
-@pytest.mark.parametrize(("path", "kind"), [(SCORE, ScoreRequest), (RERANK, RerankRequest)])
-def test_the_examples_of_requests_are_served(path: str, kind: type[Any]) -> None:
-    shown = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+@pytest.mark.parametrize(("path", "spoken"), SPOKEN)
+def test_the_examples_of_requests_are_served_and_answered_as_declared(path: str, spoken: Spoken) -> None:
     with service() as client:
-        for example in shown.values():
-            StrictDecoder(kind).decode(json.dumps(example["value"]).encode())
+        for example in spoken.requests.values():
+            StrictDecoder(spoken.request).decode(json.dumps(example["value"]).encode())
             reply = client.post(path, json=example["value"])
 
             assert reply.status_code == 200
-            assert all("score" in result or "relevance_score" in result for result in reply.json()["results"])
+            assert msgspec.to_builtins(msgspec.convert(reply.json(), spoken.reply)) == reply.json()
 
 
-@pytest.mark.parametrize(("path", "kind"), [(SCORE, ScoreResponse), (RERANK, RerankResponse)])
-def test_the_examples_of_answers_have_the_form_of_answers(path: str, kind: type[Any]) -> None:
-    shown = DOCUMENT["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]["example"]
-
-    assert msgspec.to_builtins(msgspec.convert(shown, kind)) == shown
+@pytest.mark.parametrize(("path", "spoken"), SPOKEN)
+def test_the_examples_of_answers_have_the_form_of_answers(path: str, spoken: Spoken) -> None:
+    assert msgspec.to_builtins(msgspec.convert(spoken.answer, spoken.reply)) == spoken.answer
 
 
 def test_real_answers_have_no_field_that_is_not_declared() -> None:
