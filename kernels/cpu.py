@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import checks
 from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
-from kernels.cpu_attention import CpuPlan, attend, make_plan
-from kernels.native import NativeOps
+from kernels.cpu_attention import SegmentPlan, attend, make_plan
+from kernels.native import AttentionWork, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
 
 _VOCABULARY_CHUNK = 8192
 
 
+class CpuPlan:
+    """A span table, made ready for whichever attention runs it when that is known."""
+
+    def __init__(self, table: SpanTable) -> None:
+        self.reach = checks.check_spans(table)
+        self.num_queries = table.num_queries
+        self._table = table
+        self._work: dict[tuple[int, int], AttentionWork] = {}
+
+    @cached_property
+    def segments(self) -> SegmentPlan:
+        return make_plan(self._table)
+
+    def work(self, shape: AttentionShape) -> AttentionWork:
+        """The cut for layers of ``shape``; the same for all that share its head counts."""
+        key = (shape.num_heads, shape.num_kv_heads)
+        if key not in self._work:
+            self._work[key] = cut(
+                self._table,
+                group=shape.num_heads // shape.num_kv_heads,
+                kv_heads=shape.num_kv_heads,
+                num_threads=torch.get_num_threads(),
+            )
+        return self._work[key]
+
+
 class CpuKernels:
     """Implements :class:`kernels.api.KernelSet` with operations that PyTorch fuses on a CPU.
 
-    Elementwise operations on bfloat16 run natively where :mod:`kernels.native` could be built.
+    On bfloat16, attention and elementwise operations run natively where :mod:`kernels.native`
+    could be built.
     Judge: ``kernels.reference.ReferenceKernels``.
     """
 
@@ -74,7 +103,7 @@ class CpuKernels:
             value_pool.index_copy_(1, slots, value.index_select(0, rows).transpose(0, 1))
 
     def plan(self, table: SpanTable) -> CpuPlan:
-        return make_plan(table)
+        return CpuPlan(table)
 
     def attend(
         self,
@@ -90,7 +119,10 @@ class CpuKernels:
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
-        return attend(query, key, value, key_pool, value_pool, plan, shape, self._native)
+        native = None if self._native is None else self._native.attention
+        if native is not None and native.takes(query, key, value, key_pool, value_pool):
+            return native(query, key, value, key_pool, value_pool, plan.work(shape), shape)
+        return attend(query, key, value, key_pool, value_pool, plan.segments, shape, self._native)
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids)

@@ -1,4 +1,4 @@
-"""Attention over the spans of a step on a CPU.
+"""Attention over the spans of a step on any CPU and in any dtype, out of PyTorch's operations.
 
 Query heads are folded: the ``G = H / H_kv`` heads that read one KV head are rows of one
 matrix, so a segment that many rows share is read once for all of them. Every span gives a
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from kernels.api import AttentionShape, SpanTable
-from kernels.checks import SpanReach, check_spans
 from kernels.native import NativeOps
 
 # a causal span up to the last length is padded to the next of these and batched with its like
@@ -75,17 +74,15 @@ class CausalBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuPlan:
+class SegmentPlan:
     num_queries: int
     causal: tuple[CausalBatch, ...]
     full: tuple[FullSpan, ...]
     positions: Tensor
-    reach: SpanReach
 
 
-def make_plan(table: SpanTable) -> CpuPlan:
+def make_plan(table: SpanTable) -> SegmentPlan:
     """Sort spans by what will run them, and look up the slots of scattered segments."""
-    reach = check_spans(table)
     full = []
     by_length: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for span in range(table.num_spans):
@@ -96,7 +93,7 @@ def make_plan(table: SpanTable) -> CpuPlan:
         else:
             full.append(_full_span(table, span))
     causal = tuple(_causal_batch(table, np.array(spans)) for spans in by_length.values())
-    return CpuPlan(table.num_queries, causal, tuple(full), torch.from_numpy(table.positions), reach)
+    return SegmentPlan(table.num_queries, causal, tuple(full), torch.from_numpy(table.positions))
 
 
 def _full_span(table: SpanTable, span: int) -> FullSpan:
@@ -143,7 +140,7 @@ def attend(
     value: Tensor,
     key_pool: Tensor,
     value_pool: Tensor,
-    plan: CpuPlan,
+    plan: SegmentPlan,
     shape: AttentionShape,
     native: NativeOps | None = None,
 ) -> Tensor:
@@ -200,7 +197,7 @@ def _run_causal(
     lse.index_copy_(1, batch.write, part_lse.reshape(kv_heads, -1, group))
 
 
-def _window_mask(plan: CpuPlan, span: FullSpan, window: int, group: int) -> Tensor:
+def _window_mask(plan: SegmentPlan, span: FullSpan, window: int, group: int) -> Tensor:
     keys = torch.arange(span.key_position, span.key_position + span.length)
     hidden = plan.positions[span.low : span.high, None] - keys >= window
     return _as_mask(hidden, torch.float32).repeat_interleave(group, dim=0)

@@ -1,10 +1,19 @@
-"""Native elementwise operations for a CPU: C, built when first needed, checked before use.
+"""Native operations for a CPU: C, built when first needed, checked before use.
 
 PyTorch's own operations are used where no compiler is at hand or the check fails; results
 agree within rounding.
 """
 
+from kernels.native.attention import AttentionWork, NativeAttention, cut
 from kernels.native.build import build_library, find_library
 from kernels.native.ops import NativeOps, load_native_ops
 
-__all__ = ["NativeOps", "build_library", "find_library", "load_native_ops"]
+__all__ = [
+    "AttentionWork",
+    "NativeAttention",
+    "NativeOps",
+    "build_library",
+    "cut",
+    "find_library",
+    "load_native_ops",
+]

@@ -14,69 +14,100 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("elementwise.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("elementwise.c", "attention.c"))
 PREBUILT = Path(__file__).with_name("prebuilt")
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O3", "-ffast-math", "-fno-finite-math-only", "-fopenmp", "-shared", "-fPIC")
-# what each x86-64 level needs of the processor, best first
-_X86_LEVELS = {
-    "x86-64-v4": {"avx512f", "avx512bw", "avx512dq", "avx512vl"},
-    "x86-64-v3": {"avx2", "fma", "bmi2", "f16c"},
-}
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A set of instructions to build for, and what /proc/cpuinfo must list for it."""
+
+    name: str
+    flags: tuple[str, ...]
+    needs: frozenset[str]
+
+
+# best first; the last runs on every x86-64 processor
+X86_LEVELS = (
+    Level(
+        "x86-64-v4-amx",
+        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
+    ),
+    Level("x86-64-v4-bf16", ("-march=x86-64-v4", "-mavx512bf16"), _AVX512 | {"avx512_bf16"}),
+    Level("x86-64-v4", ("-march=x86-64-v4",), _AVX512),
+    Level("x86-64-v3", ("-march=x86-64-v3",), frozenset({"avx2", "fma", "bmi2", "f16c"})),
+    Level("x86-64-v2", ("-march=x86-64-v2",), frozenset()),
+)
+_OTHER = Level("native", ("-march=native",), frozenset())
 _COMPILE_LIMIT_S = 60
 
 
 def find_library() -> Path | None:
     """The library for this processor: prebuilt, built before, or built now; None without a compiler."""
-    level = _level()
-    prebuilt = PREBUILT / f"{level}.so"
-    if prebuilt.exists():
-        return prebuilt
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    levels = processor_levels()
+    for level in levels:
+        if (prebuilt := PREBUILT / f"{level.name}.so").exists():
+            return prebuilt
+    compiler = find_compiler()
     if compiler is None:
-        _LOG.info("no C compiler found; elementwise operations run in PyTorch")
+        _LOG.info("no C compiler found; attention and elementwise operations run in PyTorch")
         return None
-    for folder in (Path.home() / ".cache" / "radix-scorer" / "native", Path(tempfile.gettempdir())):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return build_library(folder, level, compiler)
-        except OSError as error:
-            _LOG.info("%s cannot hold the native library: %s", folder, error)
-        except subprocess.SubprocessError as error:
-            _LOG.warning("the native library could not be built: %s", error)
-            return None
+    for level in levels:
+        for folder in (Path.home() / ".cache" / "radix-scorer" / "native", Path(tempfile.gettempdir())):
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                return build_library(folder, level, compiler)
+            except OSError as error:
+                _LOG.info("%s cannot hold the native library: %s", folder, error)
+            except subprocess.SubprocessError as error:
+                _LOG.warning("the native library could not be built for %s: %s", level.name, error)
+                break  # a compiler may be older than the processor
     return None
 
 
-def build_library(folder: Path, level: str, compiler: str) -> Path:
-    """Compile into ``folder`` unless it is there already; takes about a second.
+def build_library(folder: Path, level: Level, compiler: str) -> Path:
+    """Compile into ``folder`` unless it is there already; takes a few seconds.
 
     Raises:
         subprocess.SubprocessError: the compiler failed or took too long.
         OSError: the folder cannot be written.
     """
-    command = [compiler, *_FLAGS, f"-march={level}"]
-    key = hashlib.sha256(SOURCE.read_bytes() + "\0".join(command).encode()).hexdigest()[:16]
-    target = folder / f"elementwise-{key}.so"
+    command = [compiler, *_FLAGS, *level.flags]
+    sources = b"".join(source.read_bytes() for source in SOURCES)
+    key = hashlib.sha256(sources + "\0".join(command).encode()).hexdigest()[:16]
+    target = folder / f"native-{key}.so"
     if target.exists():
         return target
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        built = Path(scratch) / "elementwise.so"
-        subprocess.run(  # noqa: S603  our own source and flags
-            [*command, str(SOURCE), "-o", str(built), "-lm"], check=True, capture_output=True, timeout=_COMPILE_LIMIT_S
+        built = Path(scratch) / "native.so"
+        subprocess.run(  # noqa: S603  our own sources and flags
+            [*command, *map(str, SOURCES), "-o", str(built), "-lm"],
+            check=True,
+            capture_output=True,
+            timeout=_COMPILE_LIMIT_S,
         )
         built.rename(target)  # whole or not at all, also when two processes build at once
     return target
 
 
-def _level() -> str:
-    """The ``-march`` level of this processor."""
+def find_compiler() -> str | None:
+    """Path of a C compiler."""
+    return next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+
+
+def processor_levels() -> list[Level]:
+    """The levels that this processor has, best first."""
     if platform.machine() != "x86_64":
-        return "native"
+        return [_OTHER]
     flags = next(
         (
             set(line.split())
@@ -85,17 +116,17 @@ def _level() -> str:
         ),
         set(),
     )
-    return next((level for level, needed in _X86_LEVELS.items() if needed <= flags), "x86-64-v2")
+    return [level for level in X86_LEVELS if level.needs <= flags]
 
 
 def _main(folder: Path) -> None:
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    compiler = find_compiler()
     if compiler is None:
         raise SystemExit("no C compiler found; looked for " + ", ".join(_COMPILERS))
     folder.mkdir(parents=True, exist_ok=True)
-    for level in _X86_LEVELS if platform.machine() == "x86_64" else ["native"]:
+    for level in X86_LEVELS if platform.machine() == "x86_64" else (_OTHER,):
         library = build_library(folder, level, compiler)
-        library.rename(folder / f"{level}.so")
+        library.rename(folder / f"{level.name}.so")
 
 
 if __name__ == "__main__":

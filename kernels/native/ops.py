@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.native.attention import NativeAttention, load_native_attention
 from kernels.native.build import find_library
 
 _LOG = logging.getLogger(__name__)
@@ -28,9 +29,13 @@ class NativeOps:
     """One-pass elementwise operations on bfloat16 CPU tensors.
 
     Callers have checked shapes and dtypes; memory layout is as each method says.
+
+    Args:
+        attention: What the library holds of it; None on a processor that it was not written for.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, attention: NativeAttention | None = None) -> None:
+        self.attention = attention
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
@@ -82,7 +87,8 @@ def load_native_ops() -> NativeOps | None:
     if path is None:
         return None
     try:
-        ops = NativeOps(ctypes.CDLL(str(path)))
+        library = ctypes.CDLL(str(path))
+        ops = NativeOps(library, load_native_attention(library))
     except (OSError, AttributeError) as error:
         _LOG.warning("%s cannot be loaded: %s", path, error)
         return None

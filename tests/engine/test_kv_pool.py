@@ -12,7 +12,7 @@ from engine.prefix_cache import PrefixCache
 from engine.prefix_tree import Segment
 from engine.scheduler import Scheduler
 from kernels.api import SpanTable
-from kernels.cpu_attention import make_plan
+from kernels.cpu import CpuPlan
 from tests.helpers.paper_engine import make_task
 from tests.helpers.tiny import tiny_config
 from tests.helpers.tries import make_row
@@ -109,10 +109,10 @@ class TestSlotsBeyond32Bits:
             block_size=16,
         )
 
-        plan = make_plan(table)
+        plan = CpuPlan(table)
 
         expected = [block * 16 + offset for block in blocks for offset in range(16)]
-        (span,) = plan.full
+        (span,) = plan.segments.full
         assert span.start == expected[0] > 2**31
         if blocks[1] == blocks[0] + 1:
             assert span.slots is None

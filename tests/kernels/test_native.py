@@ -12,16 +12,17 @@ import torch
 from kernels.native import NativeOps, build, load_native_ops, ops
 
 COMPILER = shutil.which("cc")
+BASELINE = build.X86_LEVELS[-2]
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
 
 
 @needs_compiler
 def test_second_build_finds_the_first(tmp_path: Path) -> None:
     assert COMPILER is not None
-    first = build.build_library(tmp_path, "x86-64-v3", COMPILER)
+    first = build.build_library(tmp_path, BASELINE, COMPILER)
     stamp = first.stat().st_mtime_ns
 
-    assert build.build_library(tmp_path, "x86-64-v3", COMPILER) == first
+    assert build.build_library(tmp_path, BASELINE, COMPILER) == first
     assert first.stat().st_mtime_ns == stamp
     assert list(tmp_path.iterdir()) == [first]
 
@@ -32,15 +33,30 @@ def test_library_that_computes_something_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     assert COMPILER is not None
-    source = build.SOURCE.read_text()
+    source = build.SOURCES[0].read_text()
     assert source.count(broken) >= 1
     wrong = tmp_path / "elementwise.c"
     wrong.write_text(source.replace(broken, "+ 0.5f" if broken.startswith(("+", "-")) else "* 0.5f"))
-    monkeypatch.setattr(build, "SOURCE", wrong)
-    library = build.build_library(tmp_path, "x86-64-v3", COMPILER)
+    monkeypatch.setattr(build, "SOURCES", (wrong,))
+    library = build.build_library(tmp_path, BASELINE, COMPILER)
     monkeypatch.setattr(ops, "find_library", lambda: library)
 
     assert load_native_ops() is None
+
+
+@needs_compiler
+def test_compiler_older_than_the_processor_builds_for_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = build.Level("next", ("-march=the-next-one",), frozenset())
+    monkeypatch.setattr(build, "PREBUILT", tmp_path)
+    monkeypatch.setattr(build, "processor_levels", lambda: [unknown, BASELINE])
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+
+    library = build.find_library()
+
+    assert library is not None
+    assert library.name == build.build_library(tmp_path, BASELINE, COMPILER or "").name
 
 
 def test_without_a_compiler_there_are_no_native_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,7 +70,7 @@ def test_without_a_compiler_there_are_no_native_operations(monkeypatch: pytest.M
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_non_finite_input_stays_visible(tmp_path: Path, value: float) -> None:
     assert COMPILER is not None
-    native = NativeOps(ctypes.CDLL(str(build.build_library(tmp_path, "x86-64-v3", COMPILER))))
+    native = NativeOps(ctypes.CDLL(str(build.build_library(tmp_path, BASELINE, COMPILER))))
     gate_up = torch.ones(2, 40).bfloat16()
     gate_up[1, 3] = value
     weight = torch.ones(40)
