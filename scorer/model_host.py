@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from engine import Engine, EngineInfo
+from scorer.calibration import Calibration
 from scorer.errors import NotReady
 from scorer.prompt_catalogue import PromptCatalogue
 from scorer.text_tokens import TextMemo
@@ -23,12 +24,20 @@ Phase: TypeAlias = Literal["loading", "ready", "self_test_failed", "failed", "dr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A running engine, the templates for its model, and the memory of its tokenizer."""
+    """A running engine, the templates for its model, and the memory of its tokenizer.
+
+    ``calibration`` was fitted on this model; it holds for one of the templates.
+    """
 
     engine: Engine
     prompts: PromptCatalogue
     memo: TextMemo
     name: str
+    calibration: Calibration | None = None
+
+    def calibration_for(self, template: str) -> Calibration | None:
+        """The calibration of a template, if there is one."""
+        return self.calibration if self.calibration and self.calibration.template == template else None
 
     @property
     def namespace(self) -> str:
