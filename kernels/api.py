@@ -125,6 +125,10 @@ class KernelSet(Protocol):
         """``silu(gate) * up`` of ``[T, 2F]`` (gate first), giving ``[T, F]``."""
         ...
 
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        """``gelu(gate) * up`` of ``[T, 2F]`` (gate first), giving ``[T, F]``; GELU by its tanh approximation."""
+        ...
+
     def store_kv(
         self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
     ) -> None:
@@ -164,20 +168,21 @@ class KernelSet(Protocol):
         """
         ...
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         """Logits of a few vocabulary columns.
 
         Args:
             hidden: ``[R, d]`` float32, after the final norm.
             head: ``[V, d]`` weights of the LM head, any float dtype.
             label_ids: ``[R, C]`` int64 in ``[0, V)``.
+            soft_cap: Logits become ``soft_cap * tanh(logits / soft_cap)``.
 
         Returns:
             ``[R, C]`` float32.
         """
         ...
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
         """Natural log of the softmax denominator over the whole vocabulary, per row.
 
         The ``[R, V]`` logits are never held at once.
@@ -185,6 +190,7 @@ class KernelSet(Protocol):
         Args:
             hidden: ``[R, d]`` float32, after the final norm.
             head: ``[V, d]``.
+            soft_cap: As for :meth:`label_logits`.
 
         Returns:
             ``[R]`` float32.

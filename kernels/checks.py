@@ -67,7 +67,7 @@ def check_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     _check_device([("x", x), ("cos", cos), ("sin", sin)])
 
 
-def check_swiglu(gate_up: Tensor) -> None:
+def check_gate_up(gate_up: Tensor) -> None:
     """Accept ``gate_up`` [T, 2F]."""
     _check_shape("gate_up", gate_up, ["T", "2F"])
     _check_float("gate_up", gate_up)
@@ -138,21 +138,23 @@ def own_plan(plan: object, kind: type[_Plan]) -> _Plan:
     return plan
 
 
-def check_label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor) -> None:
-    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], ``label_ids`` [R, C] int64."""
-    check_log_sum_exp(hidden, head)
+def check_label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None) -> None:
+    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], ``label_ids`` [R, C] int64, a positive cap or none."""
+    check_log_sum_exp(hidden, head, soft_cap)
     _check_shape("label_ids", label_ids, [hidden.shape[0], "C"])
     _check_dtype("label_ids", label_ids, torch.int64)
     _check_device([("hidden", hidden), ("label_ids", label_ids)])
 
 
-def check_log_sum_exp(hidden: Tensor, head: Tensor) -> None:
-    """Accept ``hidden`` [R, d] float32 and ``head`` [V, d]."""
+def check_log_sum_exp(hidden: Tensor, head: Tensor, soft_cap: float | None) -> None:
+    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], a positive cap or none."""
     _check_shape("hidden", hidden, ["R", "d"])
     _check_dtype("hidden", hidden, torch.float32)
     _check_shape("head", head, ["V", hidden.shape[1]])
     _check_float("head", head)
     _check_device([("hidden", hidden), ("head", head)])
+    if soft_cap is not None and not soft_cap > 0:
+        raise KernelInputError(f"soft_cap: a positive number wanted, got {soft_cap}")
 
 
 def check_span_table(table: SpanTable, *, num_fresh: int, num_slots: int) -> SpanReach:

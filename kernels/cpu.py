@@ -59,11 +59,16 @@ class CpuKernels:
         return turned.to(x.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        checks.check_swiglu(gate_up)
+        checks.check_gate_up(gate_up)
         if self._native is not None and gate_up.dtype == torch.bfloat16 and gate_up.is_contiguous():
             return self._native.swiglu(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
+
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_gate_up(gate_up)
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return F.gelu(gate, approximate="tanh").mul_(up).to(gate_up.dtype)
 
     def store_kv(
         self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
@@ -92,18 +97,23 @@ class CpuKernels:
         )
         return attend(query, key, value, key_pool, value_pool, plan, shape, self._native)
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-        checks.check_label_logits(hidden, head, label_ids)
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids, soft_cap)
         columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, head.shape[1])
-        return torch.einsum("rd,rcd->rc", hidden, columns)
+        return _cap(torch.einsum("rd,rcd->rc", hidden, columns), soft_cap)
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
-        checks.check_log_sum_exp(hidden, head)
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
         total = torch.full((len(hidden),), -torch.inf)
         for start in range(0, len(head), _VOCABULARY_CHUNK):
-            logits = hidden @ head[start : start + _VOCABULARY_CHUNK].float().T
+            logits = _cap(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)
             total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
         return total
+
+
+def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:
+    """Write over ``logits``, if there is a cap."""
+    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -6,6 +6,7 @@ applies one dense mask, so it holds ``H * Q * keys`` scores at once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,9 +68,15 @@ class ReferenceKernels:
         return torch.cat([first * c - second * s, second * c + first * s], dim=-1).to(x.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        checks.check_swiglu(gate_up)
+        checks.check_gate_up(gate_up)
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
+
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_gate_up(gate_up)
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+        return (0.5 * gate * (1 + torch.tanh(inner)) * up).to(gate_up.dtype)
 
     def store_kv(
         self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
@@ -118,23 +125,26 @@ class ReferenceKernels:
         keys = _gather(key, key_pool, plan, num_heads=shape.num_heads)
         values = _gather(value, value_pool, plan, num_heads=shape.num_heads)
         scores = torch.einsum("qhd,hkd->hqk", query.float(), keys) * shape.scale
-        if shape.soft_cap is not None:
-            scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
+        scores = _capped(scores, shape.soft_cap)
         # a row that sees nothing must give 0; softmax of only -inf would give NaN
         weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1).masked_fill(~mask, 0.0)
         return torch.einsum("hqk,hkd->qhd", weights, values).to(query.dtype)
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-        checks.check_label_logits(hidden, head, label_ids)
-        return torch.einsum("rd,rcd->rc", hidden, head[label_ids].float())
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids, soft_cap)
+        return _capped(torch.einsum("rd,rcd->rc", hidden, head[label_ids].float()), soft_cap)
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
-        checks.check_log_sum_exp(hidden, head)
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
         total = torch.full((hidden.shape[0],), float("-inf"), device=hidden.device)
         for low in range(0, head.shape[0], _VOCABULARY_CHUNK):
             part = head[low : low + _VOCABULARY_CHUNK]
-            total = torch.logaddexp(total, (hidden @ part.float().T).logsumexp(dim=-1))
+            total = torch.logaddexp(total, _capped(hidden @ part.float().T, soft_cap).logsumexp(dim=-1))
         return total
+
+
+def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
+    return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
 
 
 def _gather(fresh: Tensor, pool: Tensor, plan: ReferencePlan, *, num_heads: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from kernels import checks
 from kernels.api import AttentionPlan, AttentionShape, KernelInputError, LinearOp, SpanTable
 from kernels.triton import label_readout
+from kernels.triton.geglu import geglu
 from kernels.triton.metadata import TritonPlan
 from kernels.triton.plan import Geometry
 from kernels.triton.rms_norm import rms_norm
@@ -90,9 +91,14 @@ class TritonKernels:
         return rotate(x, cos.contiguous(), sin.contiguous())
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        checks.check_swiglu(gate_up)
+        checks.check_gate_up(gate_up)
         self._check_readable(gate_up=gate_up)
         return swiglu(gate_up)
+
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_gate_up(gate_up)
+        self._check_readable(gate_up=gate_up)
+        return geglu(gate_up)
 
     def store_kv(
         self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
@@ -142,15 +148,15 @@ class TritonKernels:
         )
         return tree_attention(query, key, value, key_pool, value_pool, step, shape, launch)
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-        checks.check_label_logits(hidden, head, label_ids)
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids, soft_cap)
         self._check_readable(hidden=hidden, head=head)
-        return label_readout.label_logits(hidden, head, label_ids.contiguous())
+        return label_readout.label_logits(hidden, head, label_ids.contiguous(), soft_cap)
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
-        checks.check_log_sum_exp(hidden, head)
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
         self._check_readable(hidden=hidden, head=head)
-        return label_readout.log_sum_exp(hidden, head)
+        return label_readout.log_sum_exp(hidden, head, soft_cap)
 
     def _check_readable(self, **tensors: Tensor) -> None:
         """Kernels read rows whose last axis is dense, in dtypes that the machine multiplies."""

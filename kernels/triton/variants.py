@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from kernels.api import AttentionShape
-from kernels.triton import label_readout, merge_partials, rms_norm, rotary, store_kv, swiglu, tree_attention
+from kernels.triton import geglu, label_readout, merge_partials, rms_norm, rotary, store_kv, swiglu, tree_attention
 from kernels.triton.tuning import Launch, LaunchKey, choose_launch
 
 ARCHITECTURES = (80, 90, 100)
@@ -142,6 +142,7 @@ def _others(arch: int) -> Iterator[Variant]:
         pointers={"cos_ptr": "fp32", "sin_ptr": "fp32"},
     )
     yield Variant(name="swiglu", arch=arch, kernel=swiglu.swiglu_kernel, constants={"COLS": swiglu.COLS}, num_warps=4)
+    yield Variant(name="geglu", arch=arch, kernel=geglu.geglu_kernel, constants={"COLS": geglu.COLS}, num_warps=4)
     yield Variant(
         name="store_kv D128",
         arch=arch,
@@ -158,11 +159,12 @@ def _others(arch: int) -> Iterator[Variant]:
         num_warps=4,
         pointers={"hidden_ptr": "fp32", "logits_ptr": "fp32", "label_ids_ptr": "i64"},
     )
-    yield Variant(
-        name="log_sum_exp",
-        arch=arch,
-        kernel=label_readout.log_sum_exp_kernel,
-        constants=label_readout.LOG_SUM_EXP_TILE,
-        num_warps=label_readout.LOG_SUM_EXP_WARPS,
-        pointers={"hidden_ptr": "fp32", "partial_ptr": "fp32"},
-    )
+    for soft_cap in (0.0, 30.0):
+        yield Variant(
+            name=f"log_sum_exp cap {soft_cap:g}" if soft_cap else "log_sum_exp",
+            arch=arch,
+            kernel=label_readout.log_sum_exp_kernel,
+            constants={"SOFT_CAP": soft_cap, **label_readout.LOG_SUM_EXP_TILE},
+            num_warps=label_readout.LOG_SUM_EXP_WARPS,
+            pointers={"hidden_ptr": "fp32", "partial_ptr": "fp32"},
+        )

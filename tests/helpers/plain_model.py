@@ -16,7 +16,7 @@ def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     length = len(tokens)
     powers = torch.arange(0, width, 2, dtype=torch.float64) / width
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / config.rope_theta**powers
+    angles = torch.arange(length, dtype=torch.float64)[:, None] / config.layers[0].rotary.theta ** powers
     turn = torch.polar(torch.ones_like(angles), angles)[:, None]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
 
@@ -36,7 +36,7 @@ def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
         scores = torch.einsum("qhd,khd->hqk", query, key) / width**0.5
         seen = scores.masked_fill(future, float("-inf")).softmax(-1)
         x = x + torch.einsum("hqk,khd->qhd", seen, value).flatten(1) @ layer.attention_out.double().T
-        gate, up = (norm(x, layer.post_norm) @ layer.gate_up.double().T).chunk(2, dim=-1)
+        gate, up = (norm(x, layer.feed_forward_norm) @ layer.gate_up.double().T).chunk(2, dim=-1)
         x = x + (F.silu(gate) * up) @ layer.down.double().T
     return norm(x, weights.final_norm) @ weights.head.double().T
 

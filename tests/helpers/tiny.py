@@ -12,17 +12,18 @@ import torch
 
 from engine.checkpoint import Checkpoint
 from engine.config import EngineConfig
-from engine.model_config import ModelConfig
+from engine.model_config import LayerAttention, ModelConfig
 from engine.records import Row, ScoreResult, ScoreTask, StepStats, TaskStats
+from engine.rotary import Rotary
 from engine.runner import EngineThread, build_engine
 from engine.weights import LayerWeights, ModelWeights
 
 
-def tiny_config(**changes: object) -> ModelConfig:
-    """Two layers, three query heads to one KV head: 3 is the ratio of the default model."""
+def tiny_config(*, num_layers: int = 2, **changes: object) -> ModelConfig:
+    """Three query heads to one KV head: 3 is the ratio of the default model."""
     values: dict[str, object] = {
         "architecture": "LlamaForCausalLM",
-        "num_layers": 2,
+        "layers": (LayerAttention(rotary=Rotary(theta=10_000.0)),) * num_layers,
         "hidden_size": 48,
         "num_heads": 3,
         "num_kv_heads": 1,
@@ -31,7 +32,7 @@ def tiny_config(**changes: object) -> ModelConfig:
         "vocab_size": 97,
         "max_positions": 4096,
         "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
+        "query_scale": 0.25,
         "tie_word_embeddings": True,
     }
     return ModelConfig(**(values | changes))  # type: ignore[arg-type]
@@ -46,14 +47,14 @@ def tiny_checkpoint(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = 
         return torch.randn(rows, columns, generator=rng).div(math.sqrt(columns)).to(dtype)
 
     def norm() -> torch.Tensor:
-        return torch.randn(d, generator=rng).mul(0.1).add(1).to(dtype)
+        return torch.randn(d, generator=rng).mul(0.1).add(1)
 
     layers = tuple(
         LayerWeights(
             input_norm=norm(),
             qkv=matrix((config.num_heads + 2 * config.num_kv_heads) * width, d),
             attention_out=matrix(d, config.num_heads * width),
-            post_norm=norm(),
+            feed_forward_norm=norm(),
             gate_up=matrix(2 * config.intermediate_size, d),
             down=matrix(d, config.intermediate_size),
         )

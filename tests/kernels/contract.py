@@ -191,13 +191,14 @@ class KernelContract:
             close(got, wanted, dtype)
 
     @pytest.mark.parametrize(("tokens", "width"), [(1, 8), (5, 300), (0, 16), (3, 1536)])
-    def test_swiglu_agrees(self, rng: torch.Generator, tokens: int, width: int) -> None:
+    def test_gates_agree(self, rng: torch.Generator, tokens: int, width: int) -> None:
         for dtype in self.dtypes:
-            gate_up = torch.randn(tokens, 2 * width, generator=rng).to(dtype)
-            got = self.kernels.swiglu(gate_up.to(self.device))
+            gate_up = (torch.randn(tokens, 2 * width, generator=rng) * 2).to(dtype)
+            for gate, judge in ((self.kernels.swiglu, JUDGE.swiglu), (self.kernels.geglu, JUDGE.geglu)):
+                got = gate(gate_up.to(self.device))
 
-            assert got.dtype == dtype
-            close(got, JUDGE.swiglu(gate_up), dtype)
+                assert got.dtype == dtype
+                close(got, judge(gate_up), dtype)
 
     @pytest.mark.parametrize("kept", [[], [0], [4, 1, 3]])
     def test_store_kv_writes_its_slots_and_no_other(self, rng: torch.Generator, kept: list[int]) -> None:
@@ -229,28 +230,33 @@ class KernelContract:
             assert got.dtype == dtype
             close(got, JUDGE.pack_linear(weight, bias)(x), dtype)
 
+    @pytest.mark.parametrize("soft_cap", [None, 0.5])
     @pytest.mark.parametrize(("rows", "labels"), [(1, 2), (5, 7), (0, 2)])
-    def test_label_logits_agree(self, rng: torch.Generator, rows: int, labels: int) -> None:
+    def test_label_logits_agree(self, rng: torch.Generator, rows: int, labels: int, soft_cap: float | None) -> None:
         hidden = torch.randn(rows, 96, generator=rng)
         for dtype in self.dtypes:
             head = (torch.randn(301, 96, generator=rng) / 10).to(dtype)
             ids = torch.randint(301, (rows, labels), generator=rng)
-            got = self.kernels.label_logits(hidden.to(self.device), head.to(self.device), ids.to(self.device))
+            got = self.kernels.label_logits(hidden.to(self.device), head.to(self.device), ids.to(self.device), soft_cap)
 
             assert got.dtype == torch.float32
-            close(got, JUDGE.label_logits(hidden, head, ids), dtype)
+            close(got, JUDGE.label_logits(hidden, head, ids, soft_cap), dtype)
 
+    @pytest.mark.parametrize("soft_cap", [None, 30.0])
     @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 33), (5, 1000), (0, 10)])
     def test_log_sum_exp_agrees_and_survives_large_logits(
-        self, rng: torch.Generator, rows: int, vocabulary: int
+        self, rng: torch.Generator, rows: int, vocabulary: int, soft_cap: float | None
     ) -> None:
         hidden = torch.randn(rows, 96, generator=rng) * 20
         for dtype in self.dtypes:
             head = torch.randn(vocabulary, 96, generator=rng).to(dtype)
-            got = self.kernels.log_sum_exp(hidden.to(self.device), head.to(self.device))
+            got = self.kernels.log_sum_exp(hidden.to(self.device), head.to(self.device), soft_cap)
+            logits = hidden.double() @ head.double().T
+            if soft_cap is not None:
+                logits = soft_cap * torch.tanh(logits / soft_cap)
 
             assert got.dtype == torch.float32
-            close(got, (hidden.double() @ head.double().T).logsumexp(-1), dtype)
+            close(got, logits.logsumexp(-1), dtype)
 
     def test_shapes_that_do_not_fit_are_refused_with_wanted_and_got(self) -> None:
         x = torch.zeros(2, 6, device=self.device)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 from kernels.reference import ReferenceKernels
 from tests.kernels.cases import Case, Node, make_case, prefix_with_rows, random_trie
@@ -113,3 +113,11 @@ def test_a_row_whose_window_hides_every_key_is_zero() -> None:
     out = KERNELS.attend(case.query, case.key, case.value, case.key_pool, case.value_pool, plan, case.shape)
 
     assert torch.equal(out, torch.zeros_like(out))
+
+
+def test_gates_are_those_of_pytorch() -> None:
+    gate_up = torch.randn(5, 20, generator=torch.Generator().manual_seed(0)) * 3
+    gate, up = gate_up.chunk(2, dim=-1)
+
+    torch.testing.assert_close(KERNELS.swiglu(gate_up), silu(gate) * up)
+    torch.testing.assert_close(KERNELS.geglu(gate_up), gelu(gate, approximate="tanh") * up)

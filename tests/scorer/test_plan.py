@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.model_config import ModelConfig
+from engine.model_config import LayerAttention, ModelConfig
+from engine.rotary import Rotary
 from scorer.commands.plan import command
 from scorer.plan import MemoryPlan, format_bytes, parse_bytes, plan_memory
 from tests.helpers.llama_files import tiny_llama, write_gguf
 
 CONFIG = ModelConfig(
     architecture="llama",
-    num_layers=2,
+    layers=(LayerAttention(rotary=Rotary(theta=1e4)),) * 2,
     hidden_size=8,
     num_heads=4,
     num_kv_heads=2,
@@ -21,7 +22,7 @@ CONFIG = ModelConfig(
     vocab_size=10,
     max_positions=64,
     rms_norm_eps=1e-5,
-    rope_theta=1e4,
+    query_scale=0.5,
     tie_word_embeddings=True,
 )
 # by hand: a layer holds q 16×8, k and v 8×8, o 8×16, gate, up and down 16×8, two norms of 8: 784
