@@ -25,9 +25,11 @@ from scorer.pages import page_routes
 from scorer.probes import probe_routes
 from scorer.prompt_catalogue import PromptCatalogue
 from scorer.prompts import PromptBuilder
+from scorer.raw_texts import RawTexts
 from scorer.request_record import record_of
 from scorer.rerank_routes import rerank_routes
 from scorer.routes import ScoringGate, score_route
+from scorer.score_routes import score_routes
 from scorer.selftest import self_test
 from scorer.service import ScoringService
 from scorer.settings import Settings
@@ -90,6 +92,7 @@ def build_application(
     app = Litestar(
         route_handlers=[
             score_route(gate),
+            *score_routes(gate),
             *rerank_routes(gate),
             *probe_routes(host, metrics, settings, started_at=time.time()),
             *page_routes(),
@@ -116,15 +119,17 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
 
     path = find_model(settings.model or DEFAULT_MODEL.name, environ)
     memo = TextMemo(settings.memo_tokens)
+    tokenizer = load_tokenizer(path)
     prompts = load_prompts(
-        load_tokenizer(path),
+        tokenizer,
         memo,
         template=settings.template,
         chat_format=settings.chat_format,
         model=settings.model or DEFAULT_MODEL.name,
     )
     engine = start_engine(path, settings.engine, observer)
-    return LoadedModel(engine=engine, prompts=prompts, name=settings.model_name or engine.info.model, memo=memo)
+    name = settings.model_name or engine.info.model
+    return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), name=name, memo=memo)
 
 
 def load_prompts(

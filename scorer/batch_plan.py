@@ -19,7 +19,7 @@ from scorer.prompt_types import PairPrompt, PromptError
 from scorer.prompts import PromptBuilder, PromptInputError
 from scorer.readouts import ReadoutPlan, wanted_kind
 from scorer.rows import plan_rows
-from scorer.schema import QueryItem, ReadoutSpec, ScoreRequest
+from scorer.schema import MAX_COUNT, QueryItem, ReadoutSpec, ScoreRequest
 
 
 def plan_batch(request: ScoreRequest, model: LoadedModel, *, max_pairs: int) -> BatchPlan:
@@ -29,8 +29,7 @@ def plan_batch(request: ScoreRequest, model: LoadedModel, *, max_pairs: int) -> 
         InvalidValue: a value of the request cannot be served; names the field.
         UnknownModel: another model is asked for.
     """
-    if request.model is not None and request.model != model.name:
-        raise UnknownModel(f"the model that is served is {model.name}", field="model", limit=model.name)
+    check_model(request.model, model)
     pairs = _pairs(request, max_pairs)
     asks = _asks(request, model, pairs)
     drafts: list[Draft] = []
@@ -52,6 +51,16 @@ def plan_batch(request: ScoreRequest, model: LoadedModel, *, max_pairs: int) -> 
         templates=_templates(asks, len(pairs)),
         calibration=_calibration_id(asks),
     )
+
+
+def check_model(wanted: str | None, model: LoadedModel) -> None:
+    """Check that a request names no other model.
+
+    Raises:
+        UnknownModel: it does.
+    """
+    if wanted is not None and wanted != model.name:
+        raise UnknownModel(f"the model that is served is {model.name}", field="model", limit=model.name)
 
 
 def _merge(
@@ -124,7 +133,7 @@ def _ask(request: ScoreRequest, model: LoadedModel, query: int, places: Sequence
         pairs=[pairs[place] for place in places],
         field=field,
         num_options=len(own.options or ()),
-        max_row_tokens=model.engine.info.max_row_tokens,
+        max_row_tokens=min(model.engine.info.max_row_tokens, request.max_tokens_per_prompt or MAX_COUNT),
     )
 
 

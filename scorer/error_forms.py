@@ -115,6 +115,8 @@ class TeiErrorBody(Struct, frozen=True):
 
 def tei_error(failure: Failure) -> WireError:
     """Its kinds are few; a failure of ours is one of its back end, 424 there."""
+    if _is_empty_input(failure):
+        return WireError(400, TeiErrorBody(error=failure.message, error_type="Empty"))
     match failure.status:
         case 429:
             kind: TeiErrorType = "Overloaded"
@@ -125,6 +127,11 @@ def tei_error(failure: Failure) -> WireError:
         case _:
             kind = "Validation"
     return WireError(failure.status, TeiErrorBody(error=failure.message, error_type=kind))
+
+
+def _is_empty_input(failure: Failure) -> bool:
+    """Whether nothing was sent to be scored."""
+    return failure.field in {"inputs", "texts"} and (failure.value, failure.limit) == (0, 1)
 
 
 def _as_bad_request(failure: Failure) -> int:

@@ -174,6 +174,9 @@ class ScoreRequest(Struct, forbid_unknown_fields=True, frozen=True):
         Literal["auto", "none"],
         Meta(description="`auto`: the one that the server has for this model and template, if any."),
     ] = "auto"
+    max_tokens_per_prompt: Annotated[
+        PositiveInt | None, Meta(description="What the model can take, if that is less. Documents make room.")
+    ] = None
     cache: CacheSpec = field(default_factory=CacheSpec)
     deadline_ms: Annotated[
         PositiveInt | None,

@@ -16,6 +16,7 @@ from engine.config import EngineConfig
 from scorer.app import build_application, build_service, load_prompts
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
+from scorer.raw_texts import RawTexts
 from scorer.settings import Settings
 from scorer.text_tokens import TextMemo
 from tests.helpers.fake_engine import FakeEngine
@@ -39,7 +40,7 @@ def tiny_service(**settings: Any) -> Iterator[TestClient[Any]]:
         # one step takes everything: what a chunk boundary stores for a while is not what these tests are about
         engine = tiny_engine(checkpoint, metrics, step_tokens=4096, num_blocks=2048)  # type: ignore[arg-type]
         prompts = load_prompts(tokenizer, memo, template=None, chat_format=None)
-        return LoadedModel(engine=engine, prompts=prompts, memo=memo, name="tiny")
+        return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), memo=memo, name="tiny")
 
     application = build_application(Settings(**settings), metrics, load, test=lambda _: None)
     with client_of(application) as client:
