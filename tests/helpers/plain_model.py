@@ -42,8 +42,12 @@ def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
 
 
 def plain_numbers(checkpoint: Checkpoint, row: Row) -> list[float]:
+    """What the readout of ``row`` should give by :func:`plain_logits`."""
+    return numbers_from(plain_logits(checkpoint, row.tokens.tolist()), row)
+
+
+def numbers_from(logits: Tensor, row: Row) -> list[float]:
     """What the readout of ``row`` should give: label logits and denominator, or log-probabilities."""
-    logits = plain_logits(checkpoint, row.tokens.tolist())
     if isinstance(row.readout, LabelReadout):
         denominator = [logits[-1].logsumexp(0).item()] if row.readout.log_sum_exp else []
         return logits[-1, list(row.readout.label_ids)].tolist() + denominator
@@ -53,7 +57,7 @@ def plain_numbers(checkpoint: Checkpoint, row: Row) -> list[float]:
 
 
 def numbers(outcome: Outcome) -> list[float]:
-    """The numbers of an outcome in the order of :func:`plain_numbers`."""
+    """The numbers of an outcome in the order of :func:`numbers_from`."""
     match outcome:
         case LabelOutcome(logits=logits, log_sum_exp=log_sum_exp):
             return [*logits, *([] if log_sum_exp is None else [log_sum_exp])]

@@ -147,6 +147,25 @@ def test_divisors_of_rotary_frequencies_in_a_gguf_file_agree(tmp_path: Path) -> 
     assert_agreement(model, write_gguf(model, tmp_path / "model.gguf", extra=extra))
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_bfloat16_every_family_is_at_least_as_near_to_float32_as_transformers_is(
+    tmp_path: Path, family: str
+) -> None:
+    model = tiny_model(family)
+    prompts = np.random.default_rng(0).integers(model.config.vocab_size, size=(8, 40))
+    checkpoint = load_checkpoint(write_folder(model, tmp_path), torch.bfloat16)
+    with torch.inference_mode():
+        exact = model(torch.from_numpy(prompts)).logits[:, -1]
+        theirs = model.to(torch.bfloat16)(torch.from_numpy(prompts)).logits[:, -1]
+
+    with running(tiny_engine(checkpoint)) as engine:
+        rows = rows_for(prompts.tolist(), model.config.vocab_size)[::2]
+        outcomes = [row.outcome for row in score(engine, rows).rows]
+
+    ours = torch.tensor([outcome.logits for outcome in outcomes if isinstance(outcome, LabelOutcome)])
+    assert 0 < (ours - exact).abs().mean() <= (theirs - exact).abs().mean()
+
+
 def assert_agreement(model: PreTrainedModel, path: Path) -> None:
     """All logits of the last position, and the log-probability of every token, cold and warm, in chunks."""
     vocabulary = model.config.vocab_size
