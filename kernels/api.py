@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 IntArray = npt.NDArray[np.int32]
@@ -27,6 +28,35 @@ LinearOp = Callable[[Tensor], Tensor]
 
 class KernelInputError(ValueError):
     """A shape, dtype, layout or value breaks the contract of the operation that was called."""
+
+
+CODE_LIMIT = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The dtypes of quantised keys and values, each with its greatest code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QuantisedPool:
+    """The keys or the values of one layer in 8 bits: the numbers are ``codes * scales``.
+
+    The scale of a token and head is the greatest magnitude of its ``D`` numbers over the greatest
+    code, and a code is a number over its scale, rounded to the nearest. A row that is not finite
+    has the scale NaN.
+
+    Args:
+        codes: ``[H_kv, S, D]``, a dtype of :data:`CODE_LIMIT`.
+        scales: ``[H_kv, S]`` float32, dense along ``S``.
+    """
+
+    codes: Tensor
+    scales: Tensor
+
+    @property
+    def num_slots(self) -> int:
+        return self.codes.shape[1]
+
+
+PoolHalf: TypeAlias = Tensor | QuantisedPool
+"""The keys or the values of one layer: as they are, ``[H_kv, S, D]``, or in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +117,8 @@ class KernelSet(Protocol):
     """One implementation of every operation. Chosen once, when the engine is built."""
 
     name: str
+    code_dtypes: frozenset[torch.dtype]
+    """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
@@ -130,13 +162,17 @@ class KernelSet(Protocol):
         ...
 
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         """Copy the packed rows that are kept into their slots of one layer's pool.
 
+        With a quantised pool, *all* rows of ``key`` and ``value`` are also rounded in place to what
+        the pool can hold, so that this step attends to the same numbers as the steps that will
+        find them, and reuse changes no score.
+
         Args:
             key, value: ``[T, H_kv, D]``.
-            key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only.
+            key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only; both of one kind.
             rows, slots: ``[K]`` int64; slots are distinct.
         """
         ...
@@ -150,8 +186,8 @@ class KernelSet(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
@@ -160,8 +196,8 @@ class KernelSet(Protocol):
         Args:
             query: ``[Q, H, D]``, rotated. Head ``h`` reads KV head ``h // (H // H_kv)``.
             key, value: ``[T, H_kv, D]``, packed K/V of this step, rotated.
-            key_pool, value_pool: ``[H_kv, S, D]``, one layer's view. Slots that no span
-                names may hold anything, NaN included.
+            key_pool, value_pool: ``[H_kv, S, D]``, one layer's view, both of one kind. Slots
+                that no span names may hold anything, NaN included.
 
         Returns:
             ``[Q, H, D]`` in the dtype of ``query``; scores and sums are float32 inside.

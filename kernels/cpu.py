@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
+from kernels.api import CODE_LIMIT, AttentionPlan, AttentionShape, LinearOp, PoolHalf, QuantisedPool, SpanTable
 from kernels.cpu_attention import CpuPlan, attend, make_plan
+from kernels.cpu_quantised import store_quantised
 from kernels.native import NativeOps
 from kernels.packed_linear import PackedLinear, packing_works
 
@@ -21,6 +22,8 @@ class CpuKernels:
     Elementwise operations on bfloat16 run natively where :mod:`kernels.native` could be built.
     Judge: ``kernels.reference.ReferenceKernels``.
     """
+
+    code_dtypes = frozenset(CODE_LIMIT)
 
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
@@ -71,12 +74,14 @@ class CpuKernels:
         return F.gelu(gate, approximate="tanh").mul_(up).to(gate_up.dtype)
 
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
-        if len(rows):
-            key_pool.index_copy_(1, slots, key.index_select(0, rows).transpose(0, 1))
-            value_pool.index_copy_(1, slots, value.index_select(0, rows).transpose(0, 1))
+        for fresh, pool in ((key, key_pool), (value, value_pool)):
+            if isinstance(pool, QuantisedPool):
+                store_quantised(fresh, pool, rows, slots)
+            elif len(rows):
+                pool.index_copy_(1, slots, fresh.index_select(0, rows).transpose(0, 1))
 
     def plan(self, table: SpanTable) -> CpuPlan:
         return make_plan(table)
@@ -86,8 +91,8 @@ class CpuKernels:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:

@@ -14,7 +14,17 @@ import torch
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import AttentionPlan, AttentionShape, BoolArray, IntArray, LinearOp, SpanTable
+from kernels.api import (
+    CODE_LIMIT,
+    AttentionPlan,
+    AttentionShape,
+    BoolArray,
+    IntArray,
+    LinearOp,
+    PoolHalf,
+    QuantisedPool,
+    SpanTable,
+)
 
 _VOCABULARY_CHUNK = 8192
 
@@ -38,6 +48,7 @@ class ReferenceKernels:
     """
 
     name = "reference"
+    code_dtypes = frozenset(CODE_LIMIT)
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
@@ -79,11 +90,18 @@ class ReferenceKernels:
         return (0.5 * gate * (1 + torch.tanh(inner)) * up).to(gate_up.dtype)
 
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
-        key_pool[:, slots] = key[rows].transpose(0, 1)
-        value_pool[:, slots] = value[rows].transpose(0, 1)
+        for fresh, pool in ((key, key_pool), (value, value_pool)):
+            if isinstance(pool, QuantisedPool):
+                codes, scales = _quantise(fresh, pool.codes.dtype)
+                fresh.copy_(codes.float() * scales[..., None])
+                # bytes: PyTorch does not index 8-bit floats
+                pool.codes.view(torch.uint8)[:, slots] = codes.view(torch.uint8)[rows].transpose(0, 1)
+                pool.scales[:, slots] = scales[rows].T
+            else:
+                pool[:, slots] = fresh[rows].transpose(0, 1)
 
     def plan(self, table: SpanTable) -> ReferencePlan:
         reach = checks.check_spans(table)
@@ -111,8 +129,8 @@ class ReferenceKernels:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
@@ -147,12 +165,27 @@ def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
     return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
 
 
-def _gather(fresh: Tensor, pool: Tensor, plan: ReferencePlan, *, num_heads: int) -> Tensor:
+def _quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Codes ``[T, H_kv, D]`` and scales ``[T, H_kv]`` of keys or values."""
+    wide = x.float()
+    scales = wide.abs().amax(dim=-1) / CODE_LIMIT[dtype]
+    scales = torch.where(wide.isfinite().all(dim=-1), scales, torch.nan)
+    ratio = (wide / torch.where(scales > 0, scales, 1.0)[..., None]).nan_to_num()
+    return (torch.round(ratio) if dtype == torch.int8 else ratio).to(dtype), scales
+
+
+def _gather(fresh: Tensor, pool: PoolHalf, plan: ReferencePlan, *, num_heads: int) -> Tensor:
     """Keys or values of all spans, one row per query head: ``[H, keys, D]`` float32."""
     from_pool = torch.from_numpy(plan.from_pool).to(fresh.device)
     source = torch.from_numpy(plan.source).long().to(fresh.device)
-    num_kv_heads, _, head_dim = pool.shape
+    slots = source[from_pool]
+    if isinstance(pool, QuantisedPool):
+        codes = pool.codes.view(torch.uint8)[:, slots].view(pool.codes.dtype)
+        cached = codes.float() * pool.scales[:, slots, None]
+    else:
+        cached = pool[:, slots].float()
+    num_kv_heads, head_dim = fresh.shape[1:]
     gathered = torch.empty(num_kv_heads, len(source), head_dim, device=fresh.device)
-    gathered[:, from_pool] = pool[:, source[from_pool]].float()
+    gathered[:, from_pool] = cached
     gathered[:, ~from_pool] = fresh[source[~from_pool]].transpose(0, 1).float()
     return gathered.repeat_interleave(num_heads // num_kv_heads, dim=0)

@@ -15,17 +15,26 @@ import triton
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import AttentionPlan, AttentionShape, KernelInputError, LinearOp, SpanTable
+from kernels.api import (
+    AttentionPlan,
+    AttentionShape,
+    KernelInputError,
+    LinearOp,
+    PoolHalf,
+    QuantisedPool,
+    SpanTable,
+)
 from kernels.triton import label_readout
 from kernels.triton.geglu import geglu
 from kernels.triton.metadata import TritonPlan
 from kernels.triton.plan import Geometry
+from kernels.triton.quantise_kv import store_quantised
 from kernels.triton.rms_norm import rms_norm
 from kernels.triton.rotary import rotate
 from kernels.triton.store_kv import store_kv, store_kv_kernel
 from kernels.triton.swiglu import swiglu
 from kernels.triton.tree_attention import tree_attention
-from kernels.triton.tuning import INTERPRETED, Launch, LaunchKey, choose_launch
+from kernels.triton.tuning import FLOAT8_ARCH, INTERPRETED, Launch, LaunchKey, choose_launch
 
 # a multiprocessor holds about two programs, so fewer programs than this leave some idle
 _PROGRAMS_PER_MULTIPROCESSOR = 2
@@ -68,6 +77,7 @@ class TritonKernels:
             self._arch, fills = INTERPRETED, 1
         else:
             raise KernelInputError(f"device: a CUDA device wanted, got {self._device} without TRITON_INTERPRET=1")
+        self.code_dtypes = frozenset({torch.int8, torch.float8_e4m3fn} if self._arch >= FLOAT8_ARCH else {torch.int8})
         self._split_below = fills if split_below is None else split_below
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
@@ -101,11 +111,16 @@ class TritonKernels:
         return geglu(gate_up)
 
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
-        self._check_readable(key=key, value=value, key_pool=key_pool, value_pool=value_pool)
-        store_kv(key, value, key_pool, value_pool, rows.contiguous(), slots.contiguous())
+        self._check_readable(key=key, value=value)
+        self._check_pools(key_pool, value_pool)
+        rows, slots = rows.contiguous(), slots.contiguous()
+        if isinstance(key_pool, QuantisedPool) and isinstance(value_pool, QuantisedPool):
+            store_quantised(key, value, key_pool, value_pool, rows, slots)
+        elif isinstance(key_pool, Tensor) and isinstance(value_pool, Tensor):
+            store_kv(key, value, key_pool, value_pool, rows, slots)
 
     def plan(self, table: SpanTable) -> TritonPlan:
         return TritonPlan(table=table, reach=checks.check_spans(table), device=self._device)
@@ -115,8 +130,8 @@ class TritonKernels:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
@@ -124,7 +139,8 @@ class TritonKernels:
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
-        self._check_readable(query=query, key=key, value=value, key_pool=key_pool, value_pool=value_pool)
+        self._check_readable(query=query, key=key, value=value)
+        self._check_pools(key_pool, value_pool)
         if plan.num_queries == 0:
             return torch.empty_like(query)
         group = shape.num_heads // shape.num_kv_heads
@@ -136,6 +152,7 @@ class TritonKernels:
                 group=group,
                 rows=plan.num_queries * group,
                 longest_span=plan.longest_span,
+                quantised=isinstance(key_pool, QuantisedPool),
             )
         )
         step = plan.cut(
@@ -158,14 +175,28 @@ class TritonKernels:
         self._check_readable(hidden=hidden, head=head)
         return label_readout.log_sum_exp(hidden, head, soft_cap)
 
+    def _check_pools(self, *pools: PoolHalf) -> None:
+        for name, pool in zip(("key_pool", "value_pool"), pools, strict=True):
+            if isinstance(pool, QuantisedPool):
+                _check_dense(name, pool.codes)
+                # the interpreter reads 8-bit floats right, though it rounds them wrongly
+                if pool.codes.dtype not in self.code_dtypes and self._arch != INTERPRETED:
+                    raise KernelInputError(f"{name}: 8-bit floats need arch {FLOAT8_ARCH} or newer, got {self._arch}")
+            else:
+                self._check_readable(**{name: pool})
+
     def _check_readable(self, **tensors: Tensor) -> None:
         """Kernels read rows whose last axis is dense, in dtypes that the machine multiplies."""
         known = _INTERPRETED_DTYPES if self._arch == INTERPRETED else _DTYPES
         for name, tensor in tensors.items():
             if tensor.dtype not in known:
                 raise KernelInputError(f"{name}: one of {sorted(map(str, known))} wanted, got {tensor.dtype}")
-            if tensor.numel() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
-                raise KernelInputError(f"{name}: a dense last axis wanted, got strides {list(tensor.stride())}")
+            _check_dense(name, tensor)
+
+
+def _check_dense(name: str, tensor: Tensor) -> None:
+    if tensor.numel() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise KernelInputError(f"{name}: a dense last axis wanted, got strides {list(tensor.stride())}")
 
 
 def interpreted() -> bool:

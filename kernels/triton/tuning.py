@@ -17,6 +17,9 @@ from kernels.api import KernelInputError
 INTERPRETED = 0
 """The architecture of a process that interprets kernels on the CPU."""
 
+FLOAT8_ARCH = 89
+"""The first architecture that converts 8-bit floats."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -42,6 +45,7 @@ class LaunchKey:
         group: Query heads per KV head.
         rows: Query tokens of the step times ``group``.
         longest_span: Keys of the longest span of the step.
+        quantised: Whether the pool holds 8-bit codes, which a kernel widens in registers.
     """
 
     arch: int
@@ -50,6 +54,7 @@ class LaunchKey:
     group: int
     rows: int
     longest_span: int
+    quantised: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,7 @@ class Rule:
     element_bytes: int = 2
     max_rows: int | None = None
     max_span: int | None = None
+    quantised: bool | None = None
 
     def serves(self, key: LaunchKey) -> bool:
         return (
@@ -72,6 +78,7 @@ class Rule:
             and key.element_bytes == self.element_bytes
             and (self.max_rows is None or key.rows <= self.max_rows)
             and (self.max_span is None or key.longest_span <= self.max_span)
+            and self.quantised in {None, key.quantised}
             and key.group <= self.launch.tile_rows
         )
 
@@ -87,10 +94,12 @@ _SHORT_SPAN = 256  # little to walk: the masked own rows dominate, and waste les
 RULES = (
     # consumer parts (sm_86, 89, 120) have 99 KiB of shared memory, so they and sm_80 share rows
     Rule(min_arch=120, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
+    Rule(min_arch=120, max_head_dim=128, quantised=True, launch=_launch(64, 32, 8, 3)),
     Rule(min_arch=120, max_head_dim=64, launch=_launch(128, 64, 8, 3)),
     Rule(min_arch=120, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=120, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
     Rule(min_arch=100, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
+    Rule(min_arch=100, max_head_dim=128, quantised=True, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=100, max_head_dim=128, max_rows=_SOME_ROWS, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=100, max_head_dim=128, max_span=_SHORT_SPAN, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=100, max_head_dim=128, launch=_launch(128, 64, 8, 3)),
@@ -99,8 +108,10 @@ RULES = (
     Rule(min_arch=90, max_head_dim=128, max_rows=_SOME_ROWS, launch=_launch(64, 64, 4, 3)),
     Rule(min_arch=90, max_head_dim=128, max_span=_SHORT_SPAN, launch=_launch(64, 64, 4, 3)),
     Rule(min_arch=90, max_head_dim=128, launch=_launch(128, 64, 8, 3)),
+    Rule(min_arch=90, max_head_dim=256, quantised=True, launch=_launch(32, 32, 8, 2)),
     Rule(min_arch=90, max_head_dim=256, launch=_launch(64, 32, 8, 3)),
     Rule(min_arch=80, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
+    Rule(min_arch=80, max_head_dim=128, quantised=True, launch=_launch(64, 32, 8, 3)),
     Rule(min_arch=80, max_head_dim=64, launch=_launch(128, 64, 8, 3)),
     Rule(min_arch=80, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=80, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
