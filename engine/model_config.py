@@ -81,12 +81,12 @@ class ModelConfig:
     def num_layers(self) -> int:
         return len(self.layers)
 
-    def kv_bytes_per_token(self, element_bytes: int) -> int:
-        """``2 × layers × kv_heads × head_dim × element_bytes`` (K and V of every layer).
+    def kv_bytes_per_token(self, element_bytes: int, scale_bytes: int = 0) -> int:
+        """``2 × layers × kv_heads × (head_dim × element_bytes + scale_bytes)`` (K and V of every layer).
 
         Layers with a window count in full: the tree keeps what any later token may need.
         """
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_bytes
+        return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * element_bytes + scale_bytes)
 
     @property
     def num_parameters(self) -> int:

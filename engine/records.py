@@ -188,6 +188,7 @@ class EngineInfo:
     model: str
     revision: str  # content hash of the checkpoint, short
     dtype: str
+    kv_dtype: str
     device: str
     kernels: str
     vocab_size: int  # width of the logits

@@ -173,6 +173,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
         revision=info.revision,
         template=model.prompts.default.template.id,
         dtype=info.dtype,
+        kv_dtype=info.kv_dtype,
         kernels=info.kernels,
     )
     _LOG.info(
@@ -182,6 +183,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
                 "model": model.name,
                 "revision": info.revision,
                 "dtype": info.dtype,
+                "kv_dtype": info.kv_dtype,
                 "device": info.device,
                 "kernels": info.kernels,
                 "templates": model.prompts.names,

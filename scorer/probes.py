@@ -64,6 +64,7 @@ class Info(Struct, frozen=True):
     model: str
     model_revision: str
     dtype: str
+    kv_dtype: str
     device: str
     kernels: str
     default_template: str
@@ -121,6 +122,7 @@ def probe_routes(
                 model=model.name,
                 model_revision=engine.revision,
                 dtype=engine.dtype,
+                kv_dtype=engine.kv_dtype,
                 device=engine.device,
                 kernels=engine.kernels,
                 default_template=model.prompts.default.template.id,

@@ -46,6 +46,7 @@ class FakeEngine:
             model="fake",
             revision="rev1",
             dtype="float32",
+            kv_dtype="float32",
             device="cpu",
             kernels="none",
             vocab_size=vocab_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -135,14 +136,14 @@ def unstarted_engine(
 ) -> EngineThread:
     """An engine whose pool holds nothing but NaN: what is read before it is written shows."""
     dtype = "bfloat16" if checkpoint.weights.embedding.dtype == torch.bfloat16 else "float32"
-    token_bytes = checkpoint.config.kv_bytes_per_token(checkpoint.weights.embedding.element_size())
     settings = EngineConfig(
         block_size=block_size,
-        pool_bytes=num_blocks * block_size * token_bytes,
         step_tokens=step_tokens,
         dtype=dtype,  # type: ignore[arg-type]
         **config,  # type: ignore[arg-type]
     )
+    token_bytes = checkpoint.config.kv_bytes_per_token(*settings.kv_widths)
+    settings = dataclasses.replace(settings, pool_bytes=num_blocks * block_size * token_bytes)
     engine = build_engine(checkpoint, settings, log or Log())
     fill_pool(engine, torch.nan)
     return engine
@@ -150,8 +151,9 @@ def unstarted_engine(
 
 def fill_pool(engine: EngineThread, value: float) -> None:
     """Write ``value`` to every slot of an engine that runs nothing."""
-    engine._steps._pool.keys.fill_(value)
-    engine._steps._pool.values.fill_(value)
+    pool = engine._steps._pool
+    for numbers in pool.scales or (pool.keys, pool.values):
+        numbers.fill_(value)
 
 
 @contextmanager
