@@ -273,7 +273,7 @@ def test_voyage_refuses_what_it_must_not_cut() -> None:
     assert reply.status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/infinity/rerank"])
 def test_infinity(ask: Ask, native: Ranking, path: str) -> None:
     body = {"query": f" {QUERY}\n", "documents": TEXTS, "raw_scores": False, "return_documents": True, "top_n": 1}
     reply = ask(path, body)
