@@ -18,6 +18,7 @@ from scorer.batch import ScoredBatch
 from scorer.batch_plan import plan_batch
 from scorer.model_host import LoadedModel
 from scorer.offline import score_now
+from scorer.raw_texts import RawTexts
 from scorer.schema import ScoreRequest
 from scorer.text_tokens import TextMemo
 from tests.helpers.plain_model import plain_logits
@@ -46,7 +47,7 @@ def engine(checkpoint: Checkpoint) -> Iterator[EngineThread]:
 def model(engine: EngineThread) -> LoadedModel:
     memo = TextMemo(100_000)
     prompts = load_prompts(TOKENIZER, memo, template=None, chat_format=None)
-    return LoadedModel(engine=engine, prompts=prompts, memo=memo, name="tiny")
+    return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(TOKENIZER, memo), memo=memo, name="tiny")
 
 
 def ask(model: LoadedModel, **body: Any) -> tuple[ScoreRequest, ScoredBatch]:

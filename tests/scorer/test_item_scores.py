@@ -39,7 +39,7 @@ def test_orders_are_averaged_with_their_spread_and_their_agreement() -> None:
     result = score(ORDERS, labels(), shares(0.8, 0.2), shares(0.4, 0.6))
 
     assert result.score == pytest.approx(0.6)
-    assert result.labels == {"a": pytest.approx(0.6), "b": pytest.approx(0.4)}
+    assert result.labels == pytest.approx({"a": 0.6, "b": 0.4})
     assert result.label == "a"
     assert result.spread == pytest.approx(0.4)
     assert result.agreement == 0.5
@@ -74,9 +74,9 @@ def test_the_best_part_of_a_document_is_its_score_or_the_mean_of_all() -> None:
     best = score(ItemPlan(chunks=CHUNKS, combine="max"), labels(), *readings)
     mean = score(ItemPlan(chunks=CHUNKS, combine="mean"), labels(), *readings)
 
-    assert (best.score, best.num_chunks, best.best_chunk) == (pytest.approx(0.7), 3, 1)
-    assert best.labels == {"a": pytest.approx(0.7), "b": pytest.approx(0.3)}
-    assert (mean.score, mean.num_chunks, mean.best_chunk) == (pytest.approx(0.4), 3, 1)
+    assert (best.score, mean.score) == pytest.approx((0.7, 0.4))
+    assert best.labels == pytest.approx({"a": 0.7, "b": 0.3})
+    assert {(each.num_chunks, each.best_chunk) for each in (best, mean)} == {(3, 1)}
 
 
 def test_parts_in_several_orders_are_averaged_before_they_compete() -> None:

@@ -7,7 +7,7 @@ from scorer.label_orders import label_orders
 
 def test_the_first_order_is_that_of_the_request() -> None:
     for debias in ("none", "reverse", "rotate"):
-        assert label_orders(4, debias)[0] == (0, 1, 2, 3)  # type: ignore[arg-type]
+        assert label_orders(4, debias)[0] == (0, 1, 2, 3)
 
 
 def test_reversing_gives_two_orders_where_there_is_anything_to_reverse() -> None:
