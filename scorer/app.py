@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from litestar import Litestar, Request, Response
+from litestar.config.compression import CompressionConfig
 from litestar.exceptions import HTTPException
 
 from engine import EngineObserver
@@ -39,6 +40,10 @@ from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
 from scorer.version import package_version
 
 _LOG = logging.getLogger(__name__)
+
+# Most clients accept gzip unasked, also those beside the service: only what is worth it, and lightly.
+_COMPRESS_BYTES = 64 * 1024
+_COMPRESS_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,9 @@ def build_application(
         ],
         lifespan=[lifespan],
         exception_handlers={HTTPException: _answer_error, Exception: _answer_error},
+        compression_config=CompressionConfig(
+            backend="gzip", minimum_size=_COMPRESS_BYTES, gzip_compress_level=_COMPRESS_LEVEL
+        ),
         openapi_config=None,  # handlers read their bodies themselves: see scorer.openapi
         logging_config=None,
         request_max_body_size=None,  # counted in scorer.json_body
