@@ -76,7 +76,7 @@ def find_checkpoint_files(path: Path) -> CheckpointFiles:
         return _safetensors_files(path)
     ggufs = sorted(path.glob("*.gguf"))
     if len(ggufs) == 1:
-        return GgufFiles(name=_folder_name(path), gguf=ggufs[0])
+        return GgufFiles(name=folder_name(path), gguf=ggufs[0])
     if ggufs:
         names = ", ".join(file.name for file in ggufs)
         raise CheckpointError(f"{path} holds {len(ggufs)} GGUF files ({names}); pass one of them")
@@ -150,7 +150,7 @@ def _safetensors_files(folder: Path) -> SafetensorsFiles:
         raise CheckpointError(f"{config} is missing")
     if single.is_file() and index.is_file():
         raise CheckpointError(f"{folder} holds both {_SINGLE} and {_INDEX}; remove the one that is not meant")
-    name = _folder_name(folder)
+    name = folder_name(folder)
     if single.is_symlink() and not single.exists():
         raise CheckpointError(f"{single} links to {single.readlink()}, which is missing")
     if single.is_file():
@@ -176,7 +176,7 @@ def _shards_by_tensor(folder: Path, index: Path) -> dict[str, Path]:
     return {tensor: folder / shard for tensor, shard in weight_map.items()}
 
 
-def _folder_name(folder: Path) -> str:
+def folder_name(folder: Path) -> str:
     """The folder's name; ``ORG/NAME`` for a snapshot in the cache of the Hugging Face hub."""
     folder = folder.absolute()
     repository = folder.parent.parent.name

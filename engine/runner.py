@@ -279,16 +279,18 @@ def _check_row(row: Row, index: int, info: EngineInfo) -> None:
             raise InvalidTask(f"row {index} reads token {token}; ids are 0 to {info.vocab_size - 1}", row=index)
 
 
-def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserver) -> EngineThread:
-    """Load the model and start the engine's thread.
+def start_engine(
+    checkpoint: Path, config: EngineConfig, observer: EngineObserver, *, adapter: Path | None = None
+) -> EngineThread:
+    """Load the model, with the LoRA adapter in the folder ``adapter`` if one is given, and start the engine's thread.
 
     Raises:
-        CheckpointError: the model cannot be loaded.
+        CheckpointError: the model or its adapter cannot be loaded.
         DeviceError: the device is missing or too old, or its memory too small.
     """
     torch.set_num_threads(config.num_threads or available_processors())
     find_device(config)
-    loaded = load_checkpoint(checkpoint, model_dtype(config))
+    loaded = load_checkpoint(checkpoint, model_dtype(config), adapter=adapter)
     engine = build_engine(loaded, config, observer)
     # what was built so far lives as long as the process: keep it out of every later collection
     gc.collect()

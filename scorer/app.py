@@ -19,7 +19,7 @@ from scorer.admission import Admission
 from scorer.chat_formats import detect_chat_format, find_chat_format
 from scorer.edge import Edge
 from scorer.errors import INTERNAL, answer_for, failure_of
-from scorer.fetch import DEFAULT_MODEL, find_model
+from scorer.fetch import DEFAULT_MODEL, find_adapter, find_model
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
 from scorer.pages import page_routes
@@ -118,7 +118,7 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
     """The real model: tokenizer, templates and engine.
 
     Raises:
-        ModelNotFoundError: there is no such model.
+        ModelNotFoundError: there is no such model or adapter.
         CheckpointError, DeviceError: it cannot be loaded.
         TemplateError: the template does not fit it.
     """
@@ -126,6 +126,7 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
     from engine.runner import start_engine  # noqa: PLC0415
 
     path = find_model(settings.model or DEFAULT_MODEL.name, environ)
+    adapter = None if settings.adapter is None else find_adapter(settings.adapter, environ)
     memo = TextMemo(settings.memo_tokens)
     tokenizer = load_tokenizer(path)
     prompts = load_prompts(
@@ -135,7 +136,7 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
         chat_format=settings.chat_format,
         model=settings.model or DEFAULT_MODEL.name,
     )
-    engine = start_engine(path, settings.engine, observer)
+    engine = start_engine(path, settings.engine, observer, adapter=adapter)
     name = settings.model_name or engine.info.model
     return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), name=name, memo=memo)
 

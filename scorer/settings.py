@@ -32,6 +32,7 @@ class Settings:
 
     Args:
         model: Path or name of the model; None is the default model.
+        adapter: Path or name of a LoRA adapter in the format of PEFT, merged into the model.
         model_name: Name that clients see and may ask for; None takes the checkpoint's.
         template: ``name``, ``name@version`` or the path of a ``.toml`` file; None takes the one
             that suits the model.
@@ -55,6 +56,7 @@ class Settings:
     """
 
     model: str | None = None
+    adapter: str | None = None
     model_name: str | None = None
     template: str | None = None
     chat_format: str | None = None
