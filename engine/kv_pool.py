@@ -41,6 +41,10 @@ class KvPool:
     def num_bytes(self) -> int:
         return sum(tensor.nbytes for tensor in (self.keys, self.values, *(self.scales or ())))
 
+    @property
+    def num_slots(self) -> int:
+        return self.keys.shape[2]
+
     def layer(self, index: int) -> tuple[PoolHalf, PoolHalf]:
         """Keys and values of one layer, ``[H_kv, S, D]`` views."""
         keys, values = self.keys[index], self.values[index]

@@ -79,6 +79,20 @@ class Decoder:
             norms=layer,
         )
 
+    @property
+    def shapes(self) -> set[AttentionShape]:
+        """The attention shapes of its layers: one, or two where some layers have a window."""
+        return {layer.shape for layer in self._layers}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations, and of what attention reads."""
+        return self._embedding.dtype
+
+    @property
+    def max_positions(self) -> int:
+        return self._config.max_positions
+
     def forward(self, batch: ExtendBatch, pool: KvPool) -> Tensor:
         """Run the step and write the K and V that are kept into ``pool``.
 

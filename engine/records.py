@@ -199,6 +199,7 @@ class EngineInfo:
     max_row_tokens: int
     step_tokens: int
     max_queued_tokens: int
+    warm_up_s: float  # time to compile kernels at start; 0 where none are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

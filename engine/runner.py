@@ -45,6 +45,7 @@ from engine.row_order import order_rows
 from engine.scheduler import Scheduler
 from engine.sequence import TaskState
 from engine.step import StepFailed, StepRunner
+from engine.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
 _RETRY_LIMIT_S = 60.0
@@ -310,6 +311,8 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
     longest = min(config.max_row_tokens or model.max_positions, model.max_positions)
     if longest > cache.capacity_tokens:
         _LOG.warning("rows are limited to the %d tokens of the pool, not %d", cache.capacity_tokens, longest)
+    pool = KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=pool_dtype(config), device=device)
+    warm_up_s = warm_up(decoder, pool, kernels, block_size=config.block_size)
     info = EngineInfo(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -325,12 +328,11 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         max_row_tokens=min(longest, cache.capacity_tokens),
         step_tokens=config.step_tokens,
         max_queued_tokens=config.max_queued_tokens,
+        warm_up_s=warm_up_s,
     )
     steps = StepRunner(
         decoder=decoder,
-        pool=KvPool(
-            model, num_blocks=num_blocks, block_size=config.block_size, dtype=pool_dtype(config), device=device
-        ),
+        pool=pool,
         cache=cache,
         scheduler=scheduler,
         kernels=kernels,

@@ -10,7 +10,7 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -106,6 +106,14 @@ class AttentionShape:
     soft_cap: float | None = None  # logits become soft_cap * tanh(logits / soft_cap)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSize:
+    """A step of ``queries`` rows of one token, all below one cached prefix of ``keys`` tokens (0: none)."""
+
+    queries: int
+    keys: int
+
+
 class AttentionPlan(Protocol):
     """A span table made ready for one kernel set. Opaque to the engine."""
 
@@ -119,6 +127,19 @@ class KernelSet(Protocol):
     name: str
     code_dtypes: frozenset[torch.dtype]
     """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> Sequence[StepSize]:
+        """Compile what no step is sure to ask for, and list steps that together ask for all the rest.
+
+        A set that compiles nothing lists none.
+
+        Args:
+            dtype: Of the query; ``quantised``: the pool holds codes.
+            max_keys: Longest prefix of a row.
+        """
+        ...
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""

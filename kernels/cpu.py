@@ -7,7 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import CODE_LIMIT, AttentionPlan, AttentionShape, LinearOp, PoolHalf, QuantisedPool, SpanTable
+from kernels.api import (
+    CODE_LIMIT,
+    AttentionPlan,
+    AttentionShape,
+    LinearOp,
+    PoolHalf,
+    QuantisedPool,
+    SpanTable,
+    StepSize,
+)
 from kernels.cpu_attention import CpuPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.native import NativeOps
@@ -29,6 +38,12 @@ class CpuKernels:
         self._native = native
         self._packs = packing_works()
         self.name = "cpu" if native is None else "cpu-native"
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> tuple[StepSize, ...]:
+        del shape, dtype, quantised, max_keys  # nothing is compiled
+        return ()
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)

@@ -24,6 +24,7 @@ from kernels.api import (
     PoolHalf,
     QuantisedPool,
     SpanTable,
+    StepSize,
 )
 
 _VOCABULARY_CHUNK = 8192
@@ -49,6 +50,12 @@ class ReferenceKernels:
 
     name = "reference"
     code_dtypes = frozenset(CODE_LIMIT)
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> tuple[StepSize, ...]:
+        del shape, dtype, quantised, max_keys  # nothing is compiled
+        return ()
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)

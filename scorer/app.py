@@ -198,6 +198,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
                 "templates": model.prompts.names,
                 "max_prompt_tokens": info.max_row_tokens,
                 "num_blocks": info.num_blocks,
+                "warm_up_s": round(info.warm_up_s, 3),
                 "self_test_passed": passed,
             }
         },

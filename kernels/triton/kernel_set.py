@@ -23,9 +23,11 @@ from kernels.api import (
     PoolHalf,
     QuantisedPool,
     SpanTable,
+    StepSize,
 )
 from kernels.triton import label_readout
 from kernels.triton.geglu import geglu
+from kernels.triton.merge_partials import merge_partials
 from kernels.triton.metadata import TritonPlan
 from kernels.triton.plan import Geometry
 from kernels.triton.quantise_kv import store_quantised
@@ -34,7 +36,7 @@ from kernels.triton.rotary import rotate
 from kernels.triton.store_kv import store_kv, store_kv_kernel
 from kernels.triton.swiglu import swiglu
 from kernels.triton.tree_attention import tree_attention
-from kernels.triton.tuning import FLOAT8_ARCH, INTERPRETED, Launch, LaunchKey, choose_launch
+from kernels.triton.tuning import FLOAT8_ARCH, INTERPRETED, Launch, LaunchKey, choose_launch, reachable
 
 # a multiprocessor holds about two programs, so fewer programs than this leave some idle
 _PROGRAMS_PER_MULTIPROCESSOR = 2
@@ -79,6 +81,23 @@ class TritonKernels:
             raise KernelInputError(f"device: a CUDA device wanted, got {self._device} without TRITON_INTERPRET=1")
         self.code_dtypes = frozenset({torch.int8, torch.float8_e4m3fn} if self._arch >= FLOAT8_ARCH else {torch.int8})
         self._split_below = fills if split_below is None else split_below
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> tuple[StepSize, ...]:
+        like = self._launch_key(shape, dtype, queries=1, longest_span=1, quantised=quantised)
+        keys = reachable(like, max_span=max_keys, choose=self._choose)
+        # whether a tile is split depends on its neighbours, so the merge is asked for here
+        for tile_rows in {self._choose(key).tile_rows for key in keys}:
+            self._merge_nothing(shape, dtype, tile_rows)
+        return tuple(StepSize(queries=key.rows // key.group, keys=key.longest_span) for key in keys)
+
+    def _merge_nothing(self, shape: AttentionShape, dtype: torch.dtype, tile_rows: int) -> None:
+        partial = torch.zeros(1, shape.num_kv_heads, tile_rows, shape.head_dim, device=self._device)
+        sums = torch.zeros(partial.shape[:3], device=self._device)
+        out = torch.empty(1, shape.num_heads, shape.head_dim, dtype=dtype, device=self._device)
+        no_tokens = torch.zeros(1, 4, dtype=torch.int32, device=self._device)
+        merge_partials(out, partial, sums, sums, no_tokens, group=shape.num_heads // shape.num_kv_heads)
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
@@ -143,27 +162,38 @@ class TritonKernels:
         self._check_pools(key_pool, value_pool)
         if plan.num_queries == 0:
             return torch.empty_like(query)
-        group = shape.num_heads // shape.num_kv_heads
         launch = self._choose(
-            LaunchKey(
-                arch=self._arch,
-                head_dim=shape.head_dim,
-                element_bytes=query.element_size(),
-                group=group,
-                rows=plan.num_queries * group,
+            self._launch_key(
+                shape,
+                query.dtype,
+                queries=plan.num_queries,
                 longest_span=plan.longest_span,
                 quantised=isinstance(key_pool, QuantisedPool),
             )
         )
         step = plan.cut(
             Geometry(
-                tile_tokens=launch.tile_rows // group,
+                tile_tokens=launch.tile_rows * shape.num_kv_heads // shape.num_heads,
                 tile_keys=launch.tile_keys,
                 window=shape.window,
                 target_units=-(-self._split_below // shape.num_kv_heads),
             )
         )
         return tree_attention(query, key, value, key_pool, value_pool, step, shape, launch)
+
+    def _launch_key(
+        self, shape: AttentionShape, dtype: torch.dtype, *, queries: int, longest_span: int, quantised: bool
+    ) -> LaunchKey:
+        group = shape.num_heads // shape.num_kv_heads
+        return LaunchKey(
+            arch=self._arch,
+            head_dim=shape.head_dim,
+            element_bytes=dtype.itemsize,
+            group=group,
+            rows=queries * group,
+            longest_span=longest_span,
+            quantised=quantised,
+        )
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids, soft_cap)

@@ -111,6 +111,8 @@ def store_quantised(
     store_quantised_kernel[rows.shape[0], num_kv_heads](
         key, value, key_pool.codes, value_pool.codes, key_pool.scales, value_pool.scales, rows, slots, *strides,
         key_pool.codes.stride(0), key_pool.codes.stride(1), value_pool.codes.stride(0), value_pool.codes.stride(1),
-        key_pool.scales.stride(0), value_pool.scales.stride(0), **constant, num_warps=1,
+        key_pool.scales.stride(0), value_pool.scales.stride(0), **constant, num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
-    round_kv_kernel[tokens, num_kv_heads](key, value, key_pool.codes, *strides, **constant, num_warps=1)
+    round_kv_kernel[tokens, num_kv_heads](
+        key, value, key_pool.codes, *strides, **constant, num_warps=1, enable_fp_fusion=True
+    )

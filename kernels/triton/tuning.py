@@ -8,7 +8,8 @@ replace a row by one that was measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -137,6 +138,24 @@ def choose_launch(key: LaunchKey) -> Launch:
         f"no attention launch for arch {key.arch}, head size {key.head_dim}, {key.group} query heads per KV head "
         f"and {key.element_bytes}-byte elements; head sizes up to 256 and arch 80 or newer are supported"
     )
+
+
+def reachable(
+    key: LaunchKey, *, max_span: int, choose: Callable[[LaunchKey], Launch] = choose_launch
+) -> list[LaunchKey]:
+    """One key for every launch that keys like ``key`` can get, of any number of rows and spans up to ``max_span``.
+
+    The bounds of the rules are the only places where the choice changes.
+    """
+    tokens = sorted({1, *(rule.max_rows // key.group + 1 for rule in RULES if rule.max_rows is not None)})
+    spans = sorted({1, *(rule.max_span + 1 for rule in RULES if rule.max_span is not None)})
+    found: dict[Launch, LaunchKey] = {}
+    for count in tokens:
+        for span in spans:
+            if span <= max_span:
+                asked = replace(key, rows=count * key.group, longest_span=span)
+                found.setdefault(choose(asked), asked)
+    return list(found.values())
 
 
 def dot_precision(dtype: torch.dtype) -> str:
