@@ -85,6 +85,32 @@ def vllm_error(failure: Failure) -> WireError:
     return WireError(status, VllmErrorBody(error=detail))
 
 
+class OpenAiErrorDetail(Struct, frozen=True):
+    """`code` names the kind of error, `param` the field to blame."""
+
+    message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None
+    code: str
+
+
+class OpenAiErrorBody(Struct, frozen=True):
+    """Errors in the form of OpenAI."""
+
+    error: OpenAiErrorDetail
+
+
+def openai_error(failure: Failure) -> WireError:
+    """A nested ``error`` with codes in words; values that cannot be served are 400."""
+    status = _as_bad_request(failure)
+    if status == 429:
+        kind: Literal["invalid_request_error", "rate_limit_error", "server_error"] = "rate_limit_error"
+    else:
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+    detail = OpenAiErrorDetail(message=failure.message, type=kind, param=failure.field, code=failure.code)
+    return WireError(status, OpenAiErrorBody(error=detail))
+
+
 class SglangErrorBody(Struct, frozen=True):
     """Errors in the form of SGLang: flat; `code` repeats the HTTP status."""
 

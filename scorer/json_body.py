@@ -141,7 +141,7 @@ class StrictDecoder(Generic[T]):
             raise InvalidValue(f"`{field}` is missing", field=field)
         got = look_up(tree, path)
         value = _size_of(got)
-        if message.startswith("Invalid enum value"):
+        if message.startswith(("Invalid enum value", "Invalid value")):
             allowed = ", ".join(allowed_values(self._kind, path))
             raise InvalidValue(f"`{path}` must be one of: {allowed}", field=path, value=value, limit=allowed)
         bound = _BOUND.search(message)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from scorer import openapi_scoring_examples as examples
-from scorer.error_forms import sglang_error, tei_error, vllm_error
+from scorer.error_forms import openai_error, sglang_error, tei_error, vllm_error
 from scorer.errors import UnknownModel
+from scorer.openai_decisions import DecisionsRequest, DecisionsResponse
 from scorer.openapi_operations import ScoringOperation, Spoken
 from scorer.sglang_score import SglangScoreRequest, SglangScoreResponse
+from scorer.systemone import SystemOneRequest, SystemOneResponse
 from scorer.tei_predict import TeiPrediction, TeiPredictRequest
 from scorer.vllm_generative_scoring import GenerativeScoringRequest
 from scorer.vllm_score import SPELLINGS, VllmScoreResponse
@@ -43,6 +45,24 @@ _PREDICT: Final = Spoken(
     requests=examples.TEI_PREDICT_REQUESTS,
     answer=examples.TEI_PREDICT_RESPONSE,
     error_form=tei_error,
+)
+_DECISIONS: Final = Spoken(
+    request=DecisionsRequest,
+    reply=DecisionsResponse,
+    requests=examples.DECISIONS_REQUESTS,
+    answer=examples.DECISIONS_RESPONSE,
+    error_form=openai_error,
+)
+_SYSTEMONE: Final = Spoken(
+    request=SystemOneRequest,
+    reply=SystemOneResponse,
+    requests=examples.SYSTEMONE_REQUESTS,
+    answer=examples.SYSTEMONE_RESPONSE,
+    error_form=vllm_error,
+)
+_QUESTIONS: Final = (
+    "Every question is read as the probabilities of a few labels behind the text, which is computed once. Texts are "
+    "data: no special token can come from them. Unknown fields are refused."
 )
 _PAIRS: Final = (
     "One query and one document, one and many, or equally many, in any of four spellings; a score for each pair in the "
@@ -83,5 +103,19 @@ SCORING_OPERATIONS: Final[tuple[ScoringOperation, ...]] = (
         description="Labels are those of the template for labels, the most probable first.",
         spoken=(_PREDICT,),
         never=frozenset({UnknownModel}),
+    ),
+    ScoringOperation(
+        paths=("/v1/decisions",),
+        operation_id="decisions",
+        summary="Answer questions about an input, in the form of OpenAI",
+        description=_QUESTIONS,
+        spoken=(_DECISIONS,),
+    ),
+    ScoringOperation(
+        paths=("/v1/systemone",),
+        operation_id="systemOne",
+        summary="Answer questions about a state, in the form of System One",
+        description=_QUESTIONS,
+        spoken=(_SYSTEMONE,),
     ),
 )

@@ -100,3 +100,120 @@ TEI_PREDICT_RESPONSE: Final[list[dict[str, Any]]] = [
     {"score": 0.8176235, "label": "Yes"},
     {"score": 0.1823765, "label": "No"},
 ]
+
+DECISIONS_REQUESTS: Final[dict[str, Any]] = {
+    "questions": {
+        "summary": "A predicate, a choice and a score about one input",
+        "value": {
+            "model": "SmolLM2-135M-Instruct",
+            "input": _DOCUMENTS[0],
+            "questions": [
+                {"type": "predicate", "name": "composer", "instructions": "The text names a composer."},
+                {
+                    "type": "choice",
+                    "name": "topic",
+                    "instructions": "What is the text about?",
+                    "choices": [{"value": "music"}, {"value": "rivers", "description": "waters and their courses"}],
+                },
+                {
+                    "type": "score",
+                    "instructions": "How technical is the text?",
+                    "levels": [{"label": "not at all"}, {"label": "somewhat"}, {"label": "very"}],
+                },
+            ],
+        },
+    }
+}
+
+DECISIONS_RESPONSE: Final[dict[str, Any]] = {
+    "model": "SmolLM2-135M-Instruct",
+    "answers": [
+        {"type": "predicate", "name": "composer", "probability": 0.8176235},
+        {
+            "type": "choice",
+            "name": "topic",
+            "choice": "music",
+            "probabilities": [{"value": "music", "probability": 0.9}, {"value": "rivers", "probability": 0.1}],
+            "confidence": 0.81,
+        },
+        {
+            "type": "score",
+            "name": None,
+            "score": 0.6,
+            "probabilities": [
+                {"value": 0, "label": "not at all", "probability": 0.5},
+                {"value": 1, "label": "somewhat", "probability": 0.4},
+                {"value": 2, "label": "very", "probability": 0.1},
+            ],
+            "confidence": 0.45,
+        },
+    ],
+    "usage": {
+        "input_tokens": 172,
+        "input_tokens_details": {"cached_tokens": 17, "cache_write_tokens": 0},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 172,
+    },
+}
+
+SYSTEMONE_REQUESTS: Final[dict[str, Any]] = {
+    "questions": {
+        "summary": "Three kinds of questions about a state",
+        "value": {
+            "state": {"title": "Fidelio", "text": _DOCUMENTS[0]},
+            "instructions": "You sort entries of an encyclopedia.",
+            "questions": {
+                "topic": {
+                    "type": "choice",
+                    "instructions": "What is the text about?",
+                    "criteria": {"music": None, "rivers": "waters and their courses"},
+                },
+                "composer": {"type": "noul", "instructions": "Does the text name a composer?"},
+                "depth": {
+                    "type": "score",
+                    "instructions": "How technical is the text?",
+                    "criteria": ["not at all", "somewhat", "very"],
+                },
+            },
+        },
+    }
+}
+
+SYSTEMONE_RESPONSE: Final[dict[str, Any]] = {
+    "id": f"decision-{_ID}",
+    "object": "structured_decision",
+    "created": 1767225600,
+    "model": "SmolLM2-135M-Instruct",
+    "answers": {
+        "topic": {
+            "type": "choice",
+            "choice": "music",
+            "probabilities": {"music": 0.9, "rivers": 0.1},
+            "confidence": 0.81,
+            "x_label_mass": 0.9,
+        },
+        "composer": {
+            "type": "noul",
+            "noul": 0.8,
+            "probabilities": {"yes": 0.8, "no": 0.2},
+            "confidence": 0.56,
+            "x_label_mass": 0.7,
+        },
+        "depth": {
+            "type": "score",
+            "score": 0.6,
+            "legend": {"0": "not at all", "1": "somewhat", "2": "very"},
+            "probabilities": {"0": 0.5, "1": 0.4, "2": 0.1},
+            "confidence": 0.45,
+            "x_label_mass": 0.9,
+        },
+    },
+    "usage": {"input_tokens": 172, "output_tokens": 0},
+    "diagnostics": {
+        "topic": {"label_mass": 0.9, "argmax_is_label": True},
+        "composer": {"label_mass": 0.7, "argmax_is_label": True},
+        "depth": {"label_mass": 0.9, "argmax_is_label": True},
+    },
+    "joint": False,
+}

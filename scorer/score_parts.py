@@ -43,11 +43,12 @@ def score_usage(batch: ScoredBatch) -> ScoreUsage:
     )
 
 
-def all_scores(batch: ScoredBatch, *, queries: str, documents: str) -> list[ItemScore]:
+def all_scores(batch: ScoredBatch, *, queries: str, documents: str, one_document: bool = False) -> list[ItemScore]:
     """The score of every pair, in order: for dialects that have no place for a pair without one.
 
     Args:
         queries, documents: What the dialect calls them, for errors.
+        one_document: It has no list of them.
 
     Raises:
         InvalidValue: a text does not fit, or is empty where it must not be.
@@ -58,6 +59,7 @@ def all_scores(batch: ScoredBatch, *, queries: str, documents: str) -> list[Item
     for fault in faults:
         if fault.outcome == "invalid":
             field = _renamed(fault.field, {"queries": queries, "documents": documents})
+            field = documents if one_document and fault.field == "documents[0]" else field
             raise InvalidValue(fault.message, field=field, value=fault.value, limit=fault.limit)
     if any(fault.outcome == "deadline" for fault in faults):
         raise DeadlineExceeded("the deadline passed before everything was scored")

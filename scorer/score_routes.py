@@ -1,4 +1,4 @@
-"""The routes that give a score to every pair, and which dialects each of them speaks."""
+"""The routes that score every pair, prompt or question, and which dialects each of them speaks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from litestar.handlers import HTTPRouteHandler
 
 from scorer.dialect_choice import DialectChoice
 from scorer.error_forms import vllm_error
+from scorer.openai_decisions import openai_decisions_dialect
 from scorer.routes import ScoringGate
 from scorer.service import Speech
 from scorer.sglang_score import sglang_score_dialect
+from scorer.systemone import systemone_dialect
 from scorer.tei_predict import tei_predict_dialect
 from scorer.vllm_generative_scoring import generative_scoring_dialect
 from scorer.vllm_score import vllm_score_dialects
@@ -27,6 +29,8 @@ def score_routes(gate: ScoringGate) -> Sequence[HTTPRouteHandler]:
         _route(gate, "/v1/score", DialectChoice([*pairs, labels], vllm_error)),
         _route(gate, "/generative_scoring", generative_scoring_dialect()),
         _route(gate, "/predict", tei_predict_dialect()),
+        _route(gate, "/v1/decisions", openai_decisions_dialect()),
+        _route(gate, "/v1/systemone", systemone_dialect()),
     )
 
 

@@ -20,7 +20,9 @@ CASES = [
     for file in sorted(FOLDER.glob("*.json"))
     for case in json.loads(file.read_text(encoding="utf-8"))
 ]
-_JUDGED = re.compile(r"\$(?P<kind>relevance|log_odds|label)\[(?P<index>\d+)\](?:\.(?P<label>.+))?")
+_JUDGED = re.compile(
+    r"\$(?P<kind>relevance|log_odds|label|confidence|mass|expected)\[(?P<index>\d+)\](?:\.(?P<labels>.+))?"
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +68,19 @@ def assert_matches(got: Any, wanted: Any, judged: list[dict[str, Any]], path: st
 
 def expected(placeholder: re.Match[str], judged: list[dict[str, Any]]) -> float:
     result = judged[int(placeholder["index"])]
-    if placeholder["kind"] == "label":
-        return float(result["labels"][placeholder["label"]])
-    score = float(result["score"])
-    relevance = score if "labels" in result else math.exp(score)
-    return relevance if placeholder["kind"] == "relevance" else math.log(relevance / (1 - relevance))
+    score, labels, mass = float(result["score"]), result.get("labels", {}), result.get("label_mass", 1.0)
+    relevance = score if labels else math.exp(score)
+    named = sum(labels[label] for label in (placeholder["labels"] or "").split("+") if label)
+    match placeholder["kind"]:
+        case "relevance":
+            return relevance
+        case "log_odds":
+            return math.log(relevance / (1 - relevance))
+        case "label":
+            return float(named)
+        case "confidence":
+            return float(named * mass)
+        case "mass":
+            return float(mass)
+        case _:
+            return float(sum(int(label) * share for label, share in labels.items()))
