@@ -75,14 +75,15 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
     if plan.items is not None:
         return _composed_items(plan, plan.items, rows)
     items: list[ScoredItem] = []
+    branches = {readout: readout.branches for readout in set(plan.readouts)}  # most often there is one
     taken = 0
     for index, (pair, prompt, readout) in enumerate(zip(plan.pairs, plan.prompts, plan.readouts, strict=True)):
         if isinstance(prompt, PromptError):
             fault = _fault_of(prompt, query=pair[0], document=pair[1])
             items.append(ScoredItem(index=index, result=fault, usage=None, truncated_tokens=0))
             continue
-        own = rows[taken : taken + readout.branches]
-        taken += readout.branches
+        own = rows[taken : taken + branches[readout]]
+        taken += len(own)
         items.append(
             ScoredItem(
                 index=index,

@@ -99,30 +99,43 @@ def _chosen(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
 
 def _result(item: ScoredItem, plan: BatchPlan, request: ScoreRequest) -> ItemResult:
     query, document = plan.pairs[item.index]
-    score = item.score
+    template = UNSET if plan.templates is None else plan.templates[item.index]
+    query_id, document_id = _id_of(request.queries[query]), _id_of(request.documents[document])
+    score = item.result
+    if isinstance(score, ItemFault):
+        return ItemResult(
+            index=item.index,
+            query_index=query,
+            document_index=document,
+            query_id=query_id,
+            document_id=document_id,
+            status=score.status,
+            template=template,
+            usage=_usage(item),
+            error=item_error(score),
+        )
     return ItemResult(
         index=item.index,
         query_index=query,
         document_index=document,
-        query_id=_id_of(request.queries[query]),
-        document_id=_id_of(request.documents[document]),
-        status=_status(item),
-        score=score.score if score else UNSET,
-        relevance=score.relevance if score else UNSET,
-        label=_given(score.label if score else None),
-        labels=_given(score.labels if score else None),
-        label_mass=_given(score.label_mass if score else None),
-        choice=_given(score.choice if score else None),
-        probabilities=_given(score.probabilities if score else None),
-        log_prob_sum=_given(score.log_prob_sum if score else None),
-        target_tokens=_given(score.target_tokens if score else None),
-        spread=_given(score.spread if score else None),
-        agreement=_given(score.agreement if score else None),
-        num_chunks=_given(score.num_chunks if score else None),
-        best_chunk=_given(score.best_chunk if score else None),
-        template=UNSET if plan.templates is None else plan.templates[item.index],
+        query_id=query_id,
+        document_id=document_id,
+        status="ok",
+        score=score.score,
+        relevance=score.relevance,
+        label=_given(score.label),
+        labels=_given(score.labels),
+        label_mass=_given(score.label_mass),
+        choice=_given(score.choice),
+        probabilities=_given(score.probabilities),
+        log_prob_sum=_given(score.log_prob_sum),
+        target_tokens=_given(score.target_tokens),
+        spread=_given(score.spread),
+        agreement=_given(score.agreement),
+        num_chunks=_given(score.num_chunks),
+        best_chunk=_given(score.best_chunk),
+        template=template,
         usage=_usage(item),
-        error=item_error(item.result) if isinstance(item.result, ItemFault) else UNSET,
     )
 
 

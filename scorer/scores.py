@@ -16,7 +16,7 @@ from engine import LabelOutcome, LikelihoodOutcome, Outcome
 from scorer.calibration import Platt
 from scorer.readouts import LabelPlan, LikelihoodPlan, ReadoutPlan
 
-_DIGITS = 7
+_FORMAT = "%.7g"
 
 
 class NonFinite(Exception):
@@ -161,9 +161,10 @@ def item_score(
     if plan.answers == "options":
         return ItemScore(score=shares[best], relevance=shares[best], choice=best, probabilities=shares, label_mass=mass)
     several = len(shares) > 1 or plan.normalise == "vocabulary"
+    shown = rounded(score)
     return ItemScore(
-        score=rounded(score),
-        relevance=rounded(relevance),
+        score=shown,
+        relevance=shown if relevance == score else rounded(relevance),
         label=plan.labels[best] if several else None,
         labels=dict(zip(plan.labels, shares, strict=True)) if several else None,
         label_mass=mass,
@@ -190,7 +191,7 @@ def relevance_of(score: float, plan: ReadoutPlan, *, content_free: bool = False)
 
 def best_answer(shares: Sequence[float]) -> int:
     """Index of the greatest share; of equals, the first."""
-    return max(range(len(shares)), key=shares.__getitem__)
+    return shares.index(max(shares))
 
 
 def _read_labels(outcomes: Sequence[Outcome]) -> LabelReading:
@@ -219,7 +220,7 @@ def _judge_labels(
         assert denominator is not None, "the row was planned with a denominator"
         shares = [_share(weight, denominator) for weight in log_weights]
     else:
-        shares = _softmax([weight / plan.temperature for weight in log_weights])
+        shares = _softmax(log_weights, plan.temperature)
     return Judgement(_label_score(log_weights, shares, plan, positive), shares, mass)
 
 
@@ -248,9 +249,9 @@ def _share(log_weight: float, log_whole: float) -> float:
     return math.exp(min(0.0, log_weight - log_whole))
 
 
-def _softmax(values: Sequence[float]) -> list[float]:
+def _softmax(values: Sequence[float], temperature: float) -> list[float]:
     top = max(values)
-    weights = [math.exp(value - top) for value in values]
+    weights = [math.exp((value - top) / temperature) for value in values]
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
@@ -263,4 +264,4 @@ def _check_finite(numbers: Sequence[float]) -> None:
 
 def rounded(value: float) -> float:
     """To the digits that are answered."""
-    return float(f"{value:.{_DIGITS}g}") + 0.0  # + 0.0: never a negative zero
+    return float(_FORMAT % value) + 0.0  # + 0.0: never a negative zero
