@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from litestar.exceptions import HTTPException
 
 from engine import EngineObserver
 from scorer.admission import Admission
+from scorer.calibration import CalibrationError, check_calibration, read_calibration
 from scorer.chat_formats import detect_chat_format, find_chat_format
 from scorer.edge import Edge
 from scorer.errors import INTERNAL, answer_for, failure_of
@@ -121,6 +123,7 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
         ModelNotFoundError: there is no such model or adapter.
         CheckpointError, DeviceError: it cannot be loaded.
         TemplateError: the template does not fit it.
+        CalibrationError: the calibration cannot be read or was fitted on something else.
     """
     # PyTorch takes seconds to import; the service answers probes before that.
     from engine.runner import start_engine  # noqa: PLC0415
@@ -136,9 +139,22 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
         chat_format=settings.chat_format,
         model=settings.model or DEFAULT_MODEL.name,
     )
+    calibration = None if settings.calibration is None else read_calibration(Path(settings.calibration))
     engine = start_engine(path, settings.engine, observer, adapter=adapter)
-    name = settings.model_name or engine.info.model
-    return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), name=name, memo=memo)
+    if calibration is not None:
+        try:
+            check_calibration(calibration, revision=engine.info.revision, templates=prompts.names)
+        except CalibrationError:
+            engine.close(drain_s=0.0)
+            raise
+    return LoadedModel(
+        engine=engine,
+        prompts=prompts,
+        texts=RawTexts(tokenizer, memo),
+        memo=memo,
+        name=settings.model_name or engine.info.model,
+        calibration=calibration,
+    )
 
 
 def load_prompts(

@@ -9,7 +9,6 @@ import msgspec
 
 from scorer.ask import Ask, Draft
 from scorer.batch import BatchPlan, Pair
-from scorer.calibration import Calibration
 from scorer.document_sets import plan_sets
 from scorer.errors import InvalidValue, UnknownModel
 from scorer.item_plan import ItemPlan, Part
@@ -17,7 +16,7 @@ from scorer.model_host import LoadedModel
 from scorer.pair_prompts import plan_pairs
 from scorer.prompt_types import PairPrompt, PromptError
 from scorer.prompts import PromptBuilder, PromptInputError
-from scorer.readouts import ReadoutPlan, wanted_kind
+from scorer.readouts import LabelPlan, ReadoutPlan, wanted_kind
 from scorer.rows import plan_rows
 from scorer.schema import MAX_COUNT, QueryItem, ReadoutSpec, ScoreRequest
 
@@ -49,7 +48,7 @@ def plan_batch(request: ScoreRequest, model: LoadedModel, *, max_pairs: int) -> 
         rows=plan_rows(prompts, readouts, request.cache.keep),
         items=items,
         templates=_templates(asks, len(pairs)),
-        calibration=_calibration_id(asks),
+        calibration=_calibration_id(asks, readouts),
     )
 
 
@@ -169,9 +168,14 @@ def _templates(asks: Sequence[Ask], num_pairs: int) -> list[str] | None:
     return templates
 
 
-def _calibration_id(asks: Sequence[Ask]) -> str | None:
-    found: list[Calibration] = [ask.calibration for ask in asks if ask.calibration]
-    return found[0].id if found else None
+def _calibration_id(asks: Sequence[Ask], readouts: Sequence[ReadoutPlan]) -> str | None:
+    """The calibration that some score was changed by; a model has one at most."""
+    for calibration in (ask.calibration for ask in asks if ask.calibration):
+        for readout in readouts:
+            cooled = isinstance(readout, LabelPlan) and readout.temperature == calibration.temperature
+            if readout.platt is not None or (calibration.method == "temperature" and cooled):
+                return calibration.id
+    return None
 
 
 def _pairs(request: ScoreRequest, max_pairs: int) -> list[Pair]:

@@ -89,6 +89,22 @@ def read_calibration(path: Path) -> Calibration:
     return calibration
 
 
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Put a calibration into a file that :func:`read_calibration` takes.
+
+    Raises:
+        CalibrationError: the name is no name, or the file cannot be written.
+    """
+    content = msgspec.json.encode(calibration)
+    try:
+        msgspec.json.decode(content, type=Calibration)
+        path.write_bytes(msgspec.json.format(content, indent=2) + b"\n")
+    except msgspec.ValidationError as error:
+        raise CalibrationError(f"not a calibration: {error}") from error
+    except OSError as error:
+        raise CalibrationError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def check_calibration(calibration: Calibration, *, revision: str, templates: list[str]) -> None:
     """Refuse a calibration that was fitted on something else than what is served.
 

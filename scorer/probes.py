@@ -69,6 +69,7 @@ class Info(Struct, frozen=True):
     kernels: str
     default_template: str
     templates: list[str]
+    calibration: Annotated[str | None, Meta(description="`name@version` of the calibration, if one is loaded.")]
     block_size: int
     num_blocks: int
     kv_bytes_per_token: int
@@ -127,6 +128,7 @@ def probe_routes(
                 kernels=engine.kernels,
                 default_template=model.prompts.default.template.id,
                 templates=model.prompts.names,
+                calibration=model.calibration.id if model.calibration else None,
                 block_size=engine.block_size,
                 num_blocks=engine.num_blocks,
                 kv_bytes_per_token=engine.kv_bytes_per_token,

@@ -102,7 +102,7 @@ def settle_readout(spec: ReadoutSpec, builder: PromptBuilder, calibration: Calib
     _check_labels(spec, labels, scoring)
     ids = tuple(builder.label_ids(labels))
     _refuse_prefixes(labels, ids)
-    temperature = calibration.temperature if calibration and own and spec.temperature == 1.0 else spec.temperature
+    temperature = calibration.temperature if calibration and spec.temperature == 1.0 else spec.temperature
     return LabelPlan(
         labels=labels,
         ids=ids,

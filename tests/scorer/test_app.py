@@ -94,11 +94,10 @@ def test_scores_do_not_depend_on_the_cache_or_on_company(readout: dict[str, Any]
 
 
 def test_labels_of_several_tokens_cost_the_prompt_once() -> None:
+    body = BODY | {"template": "yes-no", "cache": {"keep": "none"}}
     with tiny_service() as client:
-        one_token = client.post(SCORE, json=BODY | {"readout": {"labels": ["Yes", "No"]}, "cache": {"keep": "none"}})
-        several = client.post(
-            SCORE, json=BODY | {"readout": {"labels": ["the query", "the question"]}, "cache": {"keep": "none"}}
-        )
+        one_token = client.post(SCORE, json=body | {"readout": {"labels": ["Yes", "No"]}})
+        several = client.post(SCORE, json=body | {"readout": {"labels": ["the query", "the question"]}})
 
     single, branched = one_token.json()["usage"], several.json()["usage"]
     # both labels begin with one common token, which is run once after each of the nine prompts
