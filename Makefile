@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo model check lint test bench dashboards kernels-report clean
+.PHONY: help demo model check lint test clients conformance bench dashboards kernels-report clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -28,6 +28,12 @@ lint: $(STAMP)  ## format, lint, types, import contracts
 
 test: $(STAMP)  ## the test suite; ARGS='-k name' narrows it
 	$(BIN)/python -m pytest $(ARGS)
+
+clients: model  ## rank with real clients of other services, in environments of their own; ARGS='litellm' narrows it
+	$(BIN)/python -m tests.clients $(ARGS)
+
+conformance: $(STAMP)  ## thousands of requests made from the OpenAPI document, at the service with a fake engine
+	$(BIN)/python -m tests.conformance $(ARGS)
 
 bench: model  ## measure; results are printed and written where the benchmarks say
 	$(BIN)/python -m benchmarks $(ARGS)

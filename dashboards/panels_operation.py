@@ -157,9 +157,10 @@ ENGINE = RowSpec(
             kind="name",
             queries=(
                 Query(
-                    expr="count by (version, model, revision, template, dtype, kernels) "
+                    expr="count by (version, model, revision, template, dtype, kv_dtype, kernels) "
                     f"(scorer_build_info{{{TARGET}}})",
-                    legend="{{version}} · {{model}}@{{revision}} · {{template}} · {{dtype}} · {{kernels}}",
+                    legend="{{version}} · {{model}}@{{revision}} · {{template}} · {{dtype}} · KV {{kv_dtype}} "
+                    "· {{kernels}}",
                 ),
             ),
         ),

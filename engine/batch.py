@@ -17,6 +17,8 @@ from kernels.api import IntArray, SpanTable
 
 SlotArray = npt.NDArray[np.int64]
 
+_ALIGNED = 2  # int64s in 16 bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowReads:
@@ -107,7 +109,7 @@ def build_batch(step: Step, block_size: int, device: torch.device) -> ExtendBatc
     ]
     table = spans.table(positions, block_size)
     keep_rows, keep_slots = _kept(step, block_size)
-    columns = _to_device([tokens, positions.astype(np.int64), wanted, keep_rows, keep_slots], device)
+    columns = to_device([tokens, positions.astype(np.int64), wanted, keep_rows, keep_slots], device)
     return ExtendBatch(
         tokens=columns[0],
         positions=columns[1],
@@ -120,12 +122,18 @@ def build_batch(step: Step, block_size: int, device: torch.device) -> ExtendBatc
     )
 
 
-def _to_device(columns: list[SlotArray], device: torch.device) -> tuple[Tensor, ...]:
-    """The arrays as tensors of ``device``, with one copy that the host does not wait for."""
-    joined = torch.from_numpy(np.concatenate(columns))
-    if device.type == "cuda":
-        joined = joined.pin_memory().to(device, non_blocking=True)
-    return torch.split(joined, [len(column) for column in columns])
+def to_device(columns: list[SlotArray], device: torch.device) -> tuple[Tensor, ...]:
+    """The arrays as tensors of ``device``, with one copy that the host does not wait for.
+
+    Each starts at a multiple of 16 bytes whatever the lengths: a kernel is compiled anew for a
+    pointer that is aligned less than the one before it.
+    """
+    starts = np.cumsum([0, *(-(-len(column) // _ALIGNED) * _ALIGNED for column in columns)])
+    joined = torch.empty(int(starts[-1]), dtype=torch.int64, pin_memory=device.type == "cuda")
+    for start, column in zip(starts, columns, strict=False):
+        joined[start : start + len(column)] = torch.from_numpy(column)
+    joined = joined.to(device, non_blocking=True)
+    return tuple(joined[start : start + len(column)] for start, column in zip(starts, columns, strict=False))
 
 
 def _add_spans(spans: _SpanList, node: TrieNode, block_size: int) -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from gguf import GGMLQuantizationType
+
 from engine.errors import CheckpointError
+from engine.families import config_from_gguf, config_from_hf
 from engine.gguf_file import GgufHeader, read_gguf_header
-from engine.model_config import ModelConfig, config_from_gguf, config_from_hf
+from engine.model_config import ModelConfig
 
 GGUF_HEAD: Final = "output.weight"
+GGUF_ROTARY_DIVISORS: Final = "rope_freqs.weight"
 _CONFIG: Final = "config.json"
 _SINGLE: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
@@ -70,7 +76,7 @@ def find_checkpoint_files(path: Path) -> CheckpointFiles:
         return _safetensors_files(path)
     ggufs = sorted(path.glob("*.gguf"))
     if len(ggufs) == 1:
-        return GgufFiles(name=_folder_name(path), gguf=ggufs[0])
+        return GgufFiles(name=folder_name(path), gguf=ggufs[0])
     if ggufs:
         names = ", ".join(file.name for file in ggufs)
         raise CheckpointError(f"{path} holds {len(ggufs)} GGUF files ({names}); pass one of them")
@@ -82,7 +88,7 @@ def read_model_config(files: CheckpointFiles) -> ModelConfig:
     """The decoder that the files describe.
 
     Raises:
-        CheckpointError: see :mod:`engine.model_config`.
+        CheckpointError: see :mod:`engine.families`.
     """
     if isinstance(files, GgufFiles):
         return gguf_model_config(read_gguf_header(files.gguf))
@@ -93,9 +99,32 @@ def gguf_model_config(header: GgufHeader) -> ModelConfig:
     """The decoder that an already parsed GGUF header describes.
 
     Raises:
-        CheckpointError: see :mod:`engine.model_config`.
+        CheckpointError: see :mod:`engine.families`.
     """
-    return config_from_gguf(header.metadata, str(header.path), has_head=GGUF_HEAD in header.tensors)
+    return config_from_gguf(
+        header.metadata,
+        str(header.path),
+        has_head=GGUF_HEAD in header.tensors,
+        rotary_divisors=_rotary_divisors(header),
+    )
+
+
+def _rotary_divisors(header: GgufHeader) -> tuple[float, ...] | None:
+    """What Llama 3.1 and later divide their rotary frequencies by: a small tensor, not a field."""
+    tensor = header.tensors.get(GGUF_ROTARY_DIVISORS)
+    if tensor is None:
+        return None
+    if tensor.encoding is not GGMLQuantizationType.F32 or len(tensor.shape) != 1:
+        raise CheckpointError(
+            f"{header.path}: tensor {tensor.name} has encoding {tensor.encoding.name} and shape {list(tensor.shape)}; "
+            "one row in F32 is needed"
+        )
+    with header.path.open("rb") as file:
+        file.seek(tensor.offset)
+        divisors = struct.unpack(f"<{tensor.shape[0]}f", file.read(tensor.num_bytes))
+    if not all(0 < divisor < math.inf for divisor in divisors):
+        raise CheckpointError(f"{header.path}: tensor {tensor.name} holds {divisors}; positive numbers are needed")
+    return divisors
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -121,7 +150,7 @@ def _safetensors_files(folder: Path) -> SafetensorsFiles:
         raise CheckpointError(f"{config} is missing")
     if single.is_file() and index.is_file():
         raise CheckpointError(f"{folder} holds both {_SINGLE} and {_INDEX}; remove the one that is not meant")
-    name = _folder_name(folder)
+    name = folder_name(folder)
     if single.is_symlink() and not single.exists():
         raise CheckpointError(f"{single} links to {single.readlink()}, which is missing")
     if single.is_file():
@@ -147,7 +176,7 @@ def _shards_by_tensor(folder: Path, index: Path) -> dict[str, Path]:
     return {tensor: folder / shard for tensor, shard in weight_map.items()}
 
 
-def _folder_name(folder: Path) -> str:
+def folder_name(folder: Path) -> str:
     """The folder's name; ``ORG/NAME`` for a snapshot in the cache of the Hugging Face hub."""
     folder = folder.absolute()
     repository = folder.parent.parent.name

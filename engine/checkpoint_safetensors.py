@@ -14,24 +14,40 @@ from safetensors import SafetensorError, safe_open
 from engine.checkpoint_files import SafetensorsFiles
 from engine.errors import CheckpointError
 from engine.model_config import ModelConfig
-from engine.weight_slots import TensorNames, allocate, check_names, check_shape
+from engine.weight_slots import Part, Slot, allocate, check_names, check_shape, slots_by_name
 from engine.weights import ModelWeights
 
 _LAYER: Final = "model.layers.{layer}."
-_NAMES: Final = TensorNames(
-    embedding="model.embed_tokens.weight",
-    final_norm="model.norm.weight",
-    head="lm_head.weight",
-    input_norm=_LAYER + "input_layernorm.weight",
-    query=_LAYER + "self_attn.q_proj.weight",
-    key=_LAYER + "self_attn.k_proj.weight",
-    value=_LAYER + "self_attn.v_proj.weight",
-    attention_out=_LAYER + "self_attn.o_proj.weight",
-    post_norm=_LAYER + "post_attention_layernorm.weight",
-    gate=_LAYER + "mlp.gate_proj.weight",
-    up=_LAYER + "mlp.up_proj.weight",
-    down=_LAYER + "mlp.down_proj.weight",
-)
+_NAMES: Final[Mapping[Part, str]] = {
+    Part.EMBEDDING: "model.embed_tokens.weight",
+    Part.FINAL_NORM: "model.norm.weight",
+    Part.HEAD: "lm_head.weight",
+    Part.INPUT_NORM: _LAYER + "input_layernorm.weight",
+    Part.QUERY: _LAYER + "self_attn.q_proj.weight",
+    Part.KEY: _LAYER + "self_attn.k_proj.weight",
+    Part.VALUE: _LAYER + "self_attn.v_proj.weight",
+    Part.QKV: _LAYER + "self_attn.qkv_proj.weight",
+    Part.QUERY_BIAS: _LAYER + "self_attn.q_proj.bias",
+    Part.KEY_BIAS: _LAYER + "self_attn.k_proj.bias",
+    Part.VALUE_BIAS: _LAYER + "self_attn.v_proj.bias",
+    Part.QUERY_NORM: _LAYER + "self_attn.q_norm.weight",
+    Part.KEY_NORM: _LAYER + "self_attn.k_norm.weight",
+    Part.ATTENTION_OUT: _LAYER + "self_attn.o_proj.weight",
+    Part.ATTENTION_OUT_BIAS: _LAYER + "self_attn.o_proj.bias",
+    Part.FEED_FORWARD_NORM: _LAYER + "post_attention_layernorm.weight",
+    Part.GATE: _LAYER + "mlp.gate_proj.weight",
+    Part.UP: _LAYER + "mlp.up_proj.weight",
+    Part.GATE_UP: _LAYER + "mlp.gate_up_proj.weight",
+    Part.DOWN: _LAYER + "mlp.down_proj.weight",
+}
+# With four norms in a layer the name of the second changes hands.
+_FOUR_NORMS: Final[Mapping[Part, str]] = {
+    Part.ATTENTION_OUT_NORM: _LAYER + "post_attention_layernorm.weight",
+    Part.FEED_FORWARD_NORM: _LAYER + "pre_feedforward_layernorm.weight",
+    Part.FEED_FORWARD_OUT_NORM: _LAYER + "post_feedforward_layernorm.weight",
+}
+_HEAD: Final = _NAMES[Part.HEAD]
+_EMBEDDING: Final = _NAMES[Part.EMBEDDING]
 
 # A buffer that old versions of transformers saved; it follows from the config.
 _DERIVED: Final = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -39,8 +55,13 @@ _DERIVED: Final = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_fr
 _DTYPES: Final = ("F64", "F32", "F16", "BF16")
 
 
+def hf_slots(weights: ModelWeights, config: ModelConfig) -> dict[str, Slot]:
+    """The slots of ``weights`` by the names that ``transformers`` gives to their tensors."""
+    return slots_by_name(weights, config, {**_NAMES, **_FOUR_NORMS} if config.output_norms else _NAMES)
+
+
 def load_safetensors(files: SafetensorsFiles, config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
-    """Every tensor of the files, converted one by one to ``dtype``.
+    """Every tensor of the files, converted one by one to ``dtype``; norms to float32.
 
     A file that ties head and embedding and still holds a head is accepted if the two are equal
     bit for bit; which of them is meant cannot be told if they are not.
@@ -49,21 +70,24 @@ def load_safetensors(files: SafetensorsFiles, config: ModelConfig, dtype: torch.
         CheckpointError: a file is cut short, or a tensor is missing, not known, in two shards,
             in another shard than the index says, or of the wrong shape or type.
     """
-    weights, slots = allocate(config, _NAMES, dtype)
+    weights = allocate(config, dtype)
+    slots = hf_slots(weights, config)
     with ExitStack() as stack:
         shards = {path: stack.enter_context(_opened(path)) for path in files.shards}
         shard_of = _tensors(shards, files)
-        repeated_head = config.tie_word_embeddings and _NAMES.head in shard_of
+        repeated_head = config.tie_word_embeddings and _HEAD in shard_of
         if repeated_head:
             _check_same(shards, shard_of)
-        check_names(slots, shard_of.keys() - ({_NAMES.head} if repeated_head else set()), str(files.config.parent))
+        check_names(slots, shard_of.keys() - ({_HEAD} if repeated_head else set()), str(files.config.parent))
         for name, slot in slots.items():
             path = shard_of[name]
             stored = shards[path].get_slice(name)
             check_shape(name, tuple(stored.get_shape()), slot, str(path))
             if (kind := stored.get_dtype()) not in _DTYPES:
                 raise CheckpointError(f"{path}: tensor {name} has type {kind}; supported: {', '.join(_DTYPES)}")
-            slot.copy_(shards[path].get_tensor(name))
+            slot.view.copy_(shards[path].get_tensor(name))
+            if slot.part.is_norm:
+                slot.view.add_(config.stored.norm_offset)
     return weights
 
 
@@ -90,11 +114,11 @@ def _tensors(shards: Mapping[Path, Any], files: SafetensorsFiles) -> dict[str, P
 
 
 def _check_same(shards: Mapping[Path, Any], shard_of: Mapping[str, Path]) -> None:
-    if _NAMES.embedding not in shard_of:
+    if _EMBEDDING not in shard_of:
         return  # reported with the other missing tensors
-    head, embedding = (shards[shard_of[name]].get_tensor(name) for name in (_NAMES.head, _NAMES.embedding))
+    head, embedding = (shards[shard_of[name]].get_tensor(name) for name in (_HEAD, _EMBEDDING))
     if head.dtype != embedding.dtype or not torch.equal(head, embedding):
         raise CheckpointError(
-            f"{shard_of[_NAMES.head]}: {_NAMES.head} differs from {_NAMES.embedding}, "
+            f"{shard_of[_HEAD]}: {_HEAD} differs from {_EMBEDDING}, "
             "but tie_word_embeddings is true in config.json; set it to false if the head is meant"
         )

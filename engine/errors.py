@@ -65,4 +65,4 @@ class CheckpointError(EngineError):
 
 
 class DeviceError(EngineError):
-    """The device is missing or too old, or its memory holds not even one block of KV."""
+    """The device is missing, too old or too small, or cannot do what a setting asks."""

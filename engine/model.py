@@ -1,27 +1,35 @@
-"""The forward pass of a Llama-shaped decoder over packed tokens."""
+"""The forward pass of a decoder over packed tokens. What sets families apart is data, read once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from engine.batch import ExtendBatch
 from engine.kv_pool import KvPool
-from engine.model_config import ModelConfig
+from engine.model_config import LayerAttention, ModelConfig
+from engine.readout import LmHead
+from engine.rotary import Rotary
 from engine.weights import LayerWeights, ModelWeights
 from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    input_norm: Tensor
-    post_norm: Tensor
+    shape: AttentionShape
+    rotary: Rotary
     qkv: LinearOp
     attention_out: LinearOp
     gate_up: LinearOp
     down: LinearOp
+    norms: LayerWeights  # of which only the norms are read here
+
+
+_Turn: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of some rows, ``[T, D/2]`` float32 each."""
 
 
 class Decoder:
@@ -35,32 +43,55 @@ class Decoder:
         self._config = config
         self._kernels = kernels
         self._embedding = weights.embedding
-        self._final_norm = weights.final_norm.float()
-        self.head = weights.head
-        self._layers = [self._prepare(layer) for layer in weights.layers]
-        self._query_width = config.num_heads * config.head_dim
-        last = weights.layers[-1].qkv
-        self._last_query = kernels.pack_linear(last[: self._query_width])
-        self._last_key_value = kernels.pack_linear(last[self._query_width :])
-        self._shape = AttentionShape(
+        self._final_norm = weights.final_norm
+        self.head = LmHead(weight=weights.head, soft_cap=config.logit_soft_cap)
+        pairs = zip(config.layers, weights.layers, strict=True)
+        self._layers = [self._prepare(attention, layer) for attention, layer in pairs]
+        width, last = config.num_heads * config.head_dim, weights.layers[-1]
+        bias = last.qkv_bias
+        self._last_query = kernels.pack_linear(last.qkv[:width], None if bias is None else bias[:width])
+        self._last_key_value = kernels.pack_linear(last.qkv[width:], None if bias is None else bias[width:])
+        self.device = weights.embedding.device
+        # rounded to the dtype of what it multiplies, as models with a scale were trained
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self._embedding.dtype, device=self.device)
+        self._tables = {
+            rotary: rotary_tables(rotary, config.head_dim, config.max_positions, self.device)
+            for rotary in {layer.rotary for layer in config.layers}
+        }
+
+    def _prepare(self, attention: LayerAttention, layer: LayerWeights) -> _Layer:
+        config, pack = self._config, self._kernels.pack_linear
+        shape = AttentionShape(
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
-            scale=config.head_dim**-0.5,
+            scale=config.query_scale,
+            window=attention.window,
+            soft_cap=config.attention_soft_cap,
         )
-        self.device = weights.embedding.device
-        self._cos, self._sin = (table.to(self.device) for table in rotary_tables(config))
-
-    def _prepare(self, layer: LayerWeights) -> _Layer:
-        pack = self._kernels.pack_linear
         return _Layer(
-            input_norm=layer.input_norm.float(),
-            post_norm=layer.post_norm.float(),
-            qkv=pack(layer.qkv),
-            attention_out=pack(layer.attention_out),
+            shape=shape,
+            rotary=attention.rotary,
+            qkv=pack(layer.qkv, layer.qkv_bias),
+            attention_out=pack(layer.attention_out, layer.attention_out_bias),
             gate_up=pack(layer.gate_up),
             down=pack(layer.down),
+            norms=layer,
         )
+
+    @property
+    def shapes(self) -> set[AttentionShape]:
+        """The attention shapes of its layers: one, or two where some layers have a window."""
+        return {layer.shape for layer in self._layers}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of activations, and of what attention reads."""
+        return self._embedding.dtype
+
+    @property
+    def max_positions(self) -> int:
+        return self._config.max_positions
 
     def forward(self, batch: ExtendBatch, pool: KvPool) -> Tensor:
         """Run the step and write the K and V that are kept into ``pool``.
@@ -68,33 +99,42 @@ class Decoder:
         Returns:
             ``[R, d]`` float32: hidden states of the rows that are read, after the final norm.
         """
-        kernels = self._kernels
-        update = self._embedding[batch.tokens]
+        kernels, eps = self._kernels, self._config.rms_norm_eps
+        update = self._embed(batch.tokens)
         stream = torch.zeros(update.shape, device=self.device)  # the residual stream; layers add to it
-        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        turns = {rotary: (cos[batch.positions], sin[batch.positions]) for rotary, (cos, sin) in self._tables.items()}
         plan = kernels.plan(batch.spans)
         for index, layer in enumerate(self._layers[:-1]):
-            h = kernels.add_rms_norm(stream, update, layer.input_norm, self._config.rms_norm_eps)
+            h = kernels.add_rms_norm(stream, update, layer.norms.input_norm, eps)
             query, key, value = self._split(layer.qkv(h))
-            query, key = kernels.rotate(query, cos, sin), kernels.rotate(key, cos, sin)
-            update = layer.attention_out(self._attend(index, query, key, value, batch, pool, plan))
-            update = self._feed_forward(layer, stream, update)
-        h = kernels.add_rms_norm(stream, update, self._layers[-1].input_norm, self._config.rms_norm_eps)
-        return self._last_layer(stream[batch.read_rows], h, batch, pool, cos, sin)
+            turn = turns[layer.rotary]
+            query, key = self._place(query, layer.norms.query_norm, turn), self._place(key, layer.norms.key_norm, turn)
+            attended = self._attend(index, query, key, value, batch, pool, plan)
+            update = self._feed_forward(layer, stream, layer.attention_out(attended))
+        h = kernels.add_rms_norm(stream, update, self._layers[-1].norms.input_norm, eps)
+        return self._last_layer(stream[batch.read_rows], h, batch, pool, turns[self._layers[-1].rotary])
 
-    def _last_layer(
-        self, stream: Tensor, h: Tensor, batch: ExtendBatch, pool: KvPool, cos: Tensor, sin: Tensor
-    ) -> Tensor:
+    def _last_layer(self, stream: Tensor, h: Tensor, batch: ExtendBatch, pool: KvPool, turn: _Turn) -> Tensor:
         kernels, config, layer, index = self._kernels, self._config, self._layers[-1], len(self._layers) - 1
         key, value = self._last_key_value(h).view(len(h), 2, config.num_kv_heads, config.head_dim).unbind(1)
-        key = kernels.rotate(key, cos, sin)
+        key = self._place(key, layer.norms.key_norm, turn)
         read = batch.read_rows
         query = self._last_query(h[read]).view(len(read), config.num_heads, config.head_dim)
-        query = kernels.rotate(query, cos[read], sin[read])
+        query = self._place(query, layer.norms.query_norm, (turn[0][read], turn[1][read]))
         plan = kernels.plan(batch.read_spans)
-        update = layer.attention_out(self._attend(index, query, key, value, batch, pool, plan))
-        update = self._feed_forward(layer, stream, update)
+        attended = self._attend(index, query, key, value, batch, pool, plan)
+        update = self._feed_forward(layer, stream, layer.attention_out(attended))
         return kernels.rms_norm(stream + update, self._final_norm, config.rms_norm_eps)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        rows = self._embedding[tokens]
+        return rows if self._config.embedding_scale == 1 else rows * self._embedding_scale
+
+    def _place(self, heads: Tensor, norm: Tensor | None, turn: _Turn) -> Tensor:
+        """Heads of query or key, normed where the model does so, and turned by their positions."""
+        if norm is not None:
+            heads = self._kernels.rms_norm(heads, norm, self._config.rms_norm_eps)
+        return self._kernels.rotate(heads, *turn)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         config = self._config
@@ -116,16 +156,24 @@ class Decoder:
         self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
         if not len(query):
             return query.flatten(1)
-        return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._shape).flatten(1)
+        return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._layers[index].shape).flatten(1)
 
     def _feed_forward(self, layer: _Layer, stream: Tensor, update: Tensor) -> Tensor:
-        h = self._kernels.add_rms_norm(stream, update, layer.post_norm, self._config.rms_norm_eps)
-        return layer.down(self._kernels.swiglu(layer.gate_up(h)))
+        """What the feed-forward part gives, after ``update``, the part of attention, went into ``stream``."""
+        kernels, norms, eps = self._kernels, layer.norms, self._config.rms_norm_eps
+        if norms.attention_out_norm is not None:
+            update = kernels.rms_norm(update, norms.attention_out_norm, eps)
+        h = kernels.add_rms_norm(stream, update, norms.feed_forward_norm, eps)
+        gate_up = layer.gate_up(h)
+        update = layer.down(kernels.swiglu(gate_up) if self._config.activation == "silu" else kernels.geglu(gate_up))
+        if norms.feed_forward_out_norm is not None:
+            update = kernels.rms_norm(update, norms.feed_forward_out_norm, eps)
+        return update
 
 
-def rotary_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of every position (Su et al. 2021), ``[max_positions, D/2]`` float32."""
-    half = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    frequencies = config.rope_theta**-half
-    angles = torch.outer(torch.arange(config.max_positions, dtype=torch.float64), frequencies)
-    return angles.cos().float(), angles.sin().float()
+def rotary_tables(rotary: Rotary, head_dim: int, max_positions: int, device: torch.device) -> _Turn:
+    """Cosines and sines of every position, ``[max_positions, D/2]`` float32."""
+    frequencies = torch.tensor(rotary.frequencies(head_dim), dtype=torch.float64)
+    angles = torch.outer(torch.arange(max_positions, dtype=torch.float64), frequencies)
+    cos, sin = (angles.cos() * rotary.magnitude, angles.sin() * rotary.magnitude)
+    return cos.float().to(device), sin.float().to(device)

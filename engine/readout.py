@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,14 +16,26 @@ from engine.sequence import RowState
 from kernels.api import KernelSet
 
 
-def read_out(reads: Sequence[RowReads], hidden: Tensor, head: Tensor, kernels: KernelSet) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LmHead:
+    """What turns hidden states into logits.
+
+    Args:
+        weight: ``[V, d]``.
+        soft_cap: Logits become ``soft_cap * tanh(logits / soft_cap)``.
+    """
+
+    weight: Tensor
+    soft_cap: float | None = None
+
+
+def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: KernelSet) -> None:
     """Record what the step read: log-probabilities so far, and an outcome for every finished row.
 
     A row is finished when its last position was read.
 
     Args:
         hidden: ``[R, d]`` float32, see :meth:`engine.model.Decoder.forward`.
-        head: ``[V, d]``.
     """
     labels = [read for read in reads if isinstance(read.row.state.row.readout, LabelReadout)]
     targets = [read for read in reads if isinstance(read.row.state.row.readout, LikelihoodReadout)]
@@ -32,7 +45,7 @@ def read_out(reads: Sequence[RowReads], hidden: Tensor, head: Tensor, kernels: K
 
 
 def _denominators(
-    labels: Sequence[RowReads], targets: Sequence[RowReads], hidden: Tensor, head: Tensor, kernels: KernelSet
+    labels: Sequence[RowReads], targets: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: KernelSet
 ) -> dict[int, float]:
     """Log-sum-exp over the vocabulary, by read row, where a readout needs it."""
     wanted = {place for read in targets for place in read.places}
@@ -40,12 +53,12 @@ def _denominators(
     if not wanted:
         return {}
     places = sorted(wanted)
-    sums = kernels.log_sum_exp(hidden[_index(places, hidden)], head)
+    sums = kernels.log_sum_exp(hidden[_index(places, hidden)], head.weight, head.soft_cap)
     return dict(zip(places, sums.tolist(), strict=True))
 
 
 def _read_labels(
-    reads: Sequence[RowReads], denominators: dict[int, float], hidden: Tensor, head: Tensor, kernels: KernelSet
+    reads: Sequence[RowReads], denominators: dict[int, float], hidden: Tensor, head: LmHead, kernels: KernelSet
 ) -> None:
     by_count: defaultdict[int, list[RowReads]] = defaultdict(list)
     for read in reads:
@@ -53,7 +66,7 @@ def _read_labels(
     for group in by_count.values():
         places = _index([read.places[-1] for read in group], hidden)
         ids = torch.tensor([_label_readout(read).label_ids for read in group], device=hidden.device)
-        logits = kernels.label_logits(hidden[places], head, ids).tolist()
+        logits = kernels.label_logits(hidden[places], head.weight, ids, head.soft_cap).tolist()
         for read, row_logits in zip(group, logits, strict=True):
             log_sum_exp = denominators[read.places[-1]] if _label_readout(read).log_sum_exp else None
             outcome = LabelOutcome(logits=tuple(row_logits), log_sum_exp=log_sum_exp)
@@ -61,7 +74,7 @@ def _read_labels(
 
 
 def _read_targets(
-    reads: Sequence[RowReads], denominators: dict[int, float], hidden: Tensor, head: Tensor, kernels: KernelSet
+    reads: Sequence[RowReads], denominators: dict[int, float], hidden: Tensor, head: LmHead, kernels: KernelSet
 ) -> None:
     if not reads:
         return
@@ -72,7 +85,8 @@ def _read_targets(
         done = len(read.row.state.log_probs)
         places += read.places
         ids += target[done : done + len(read.places)].tolist()
-    logits = kernels.label_logits(hidden[_index(places, hidden)], head, _index(ids, hidden).unsqueeze(1))
+    columns = _index(ids, hidden).unsqueeze(1)
+    logits = kernels.label_logits(hidden[_index(places, hidden)], head.weight, columns, head.soft_cap)
     log_probs = [logit - denominators[place] for place, logit in zip(places, logits.flatten().tolist(), strict=True)]
     first = 0
     for read in reads:

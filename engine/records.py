@@ -188,6 +188,7 @@ class EngineInfo:
     model: str
     revision: str  # content hash of the checkpoint, short
     dtype: str
+    kv_dtype: str
     device: str
     kernels: str
     vocab_size: int  # width of the logits
@@ -198,6 +199,7 @@ class EngineInfo:
     max_row_tokens: int
     step_tokens: int
     max_queued_tokens: int
+    warm_up_s: float  # time to compile kernels at start; 0 where none are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

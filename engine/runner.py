@@ -17,9 +17,9 @@ import torch
 from engine.api import EngineObserver
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.config import EngineConfig
+from engine.device import find_device, find_kernels, model_dtype, move_weights, pool_dtype
 from engine.errors import (
     DeadlineExceeded,
-    DeviceError,
     EngineClosed,
     EngineError,
     EngineFault,
@@ -45,11 +45,10 @@ from engine.row_order import order_rows
 from engine.scheduler import Scheduler
 from engine.sequence import TaskState
 from engine.step import StepFailed, StepRunner
-from kernels import load_kernels
+from engine.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
 _RETRY_LIMIT_S = 60.0
-_OLDEST_CUDA_MAJOR = 8  # Ampere: the first with bfloat16 matrix units and asynchronous copies
 
 
 class EngineThread:
@@ -281,16 +280,18 @@ def _check_row(row: Row, index: int, info: EngineInfo) -> None:
             raise InvalidTask(f"row {index} reads token {token}; ids are 0 to {info.vocab_size - 1}", row=index)
 
 
-def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserver) -> EngineThread:
-    """Load the model and start the engine's thread.
+def start_engine(
+    checkpoint: Path, config: EngineConfig, observer: EngineObserver, *, adapter: Path | None = None
+) -> EngineThread:
+    """Load the model, with the LoRA adapter in the folder ``adapter`` if one is given, and start the engine's thread.
 
     Raises:
-        CheckpointError: the model cannot be loaded.
-        DeviceError: the device is missing or too old, or not one block fits its memory.
+        CheckpointError: the model or its adapter cannot be loaded.
+        DeviceError: the device is missing or too old, or its memory too small.
     """
     torch.set_num_threads(config.num_threads or available_processors())
-    _find_device(config)
-    loaded = load_checkpoint(checkpoint, _dtype(config))
+    find_device(config)
+    loaded = load_checkpoint(checkpoint, model_dtype(config), adapter=adapter)
     engine = build_engine(loaded, config, observer)
     # what was built so far lives as long as the process: keep it out of every later collection
     gc.collect()
@@ -301,56 +302,39 @@ def start_engine(checkpoint: Path, config: EngineConfig, observer: EngineObserve
 
 def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineObserver) -> EngineThread:
     """Wire an engine around a loaded model; :meth:`EngineThread.start` makes it run."""
-    model, dtype, device = checkpoint.config, _dtype(config), torch.device(config.device)
-    default = "triton" if device.type == "cuda" else "cpu"
-    kernels = load_kernels(default if config.kernels == "auto" else config.kernels, device)
-    decoder = Decoder(model, checkpoint.weights.to(device), kernels)
-    num_blocks = count_blocks(model, config, element_bytes=dtype.itemsize, free_bytes=free_memory(device))
+    model, device = checkpoint.config, find_device(config)
+    kernels = find_kernels(config, device)
+    decoder = Decoder(model, move_weights(checkpoint.weights, device), kernels)
+    num_blocks = count_blocks(model, config, free_bytes=free_memory(device))
     cache = PrefixCache(num_blocks=num_blocks, block_size=config.block_size)
     scheduler = Scheduler(cache, step_tokens=config.step_tokens)
     longest = min(config.max_row_tokens or model.max_positions, model.max_positions)
     if longest > cache.capacity_tokens:
         _LOG.warning("rows are limited to the %d tokens of the pool, not %d", cache.capacity_tokens, longest)
+    pool = KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=pool_dtype(config), device=device)
+    warm_up_s = warm_up(decoder, pool, kernels, block_size=config.block_size)
     info = EngineInfo(
         model=checkpoint.name,
         revision=checkpoint.revision,
         dtype=config.dtype,
+        kv_dtype=config.dtype if config.kv_dtype == "auto" else config.kv_dtype,
         device=config.device,
         kernels=kernels.name,
         vocab_size=len(checkpoint.weights.head),
         num_layers=model.num_layers,
-        kv_bytes_per_token=model.kv_bytes_per_token(dtype.itemsize),
+        kv_bytes_per_token=model.kv_bytes_per_token(*config.kv_widths),
         block_size=config.block_size,
         num_blocks=num_blocks,
         max_row_tokens=min(longest, cache.capacity_tokens),
         step_tokens=config.step_tokens,
         max_queued_tokens=config.max_queued_tokens,
+        warm_up_s=warm_up_s,
     )
     steps = StepRunner(
         decoder=decoder,
-        pool=KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype, device=device),
+        pool=pool,
         cache=cache,
         scheduler=scheduler,
         kernels=kernels,
     )
     return EngineThread(info=info, cache=cache, scheduler=scheduler, steps=steps, observer=observer)
-
-
-def _find_device(config: EngineConfig) -> None:
-    """Raise before anything is loaded if the device is missing or too old.
-
-    Raises:
-        DeviceError: there is no CUDA device, or it has no bfloat16 matrix units.
-    """
-    if config.device != "cuda":
-        return
-    if not torch.cuda.is_available():
-        raise DeviceError("device 'cuda' was asked for, but PyTorch finds no CUDA device")
-    major, minor = torch.cuda.get_device_capability()
-    if major < _OLDEST_CUDA_MAJOR:
-        name = torch.cuda.get_device_name()
-        raise DeviceError(f"{name} has compute capability {major}.{minor}; {_OLDEST_CUDA_MAJOR}.0 or newer is needed")
-
-
-def _dtype(config: EngineConfig) -> torch.dtype:
-    return {"bfloat16": torch.bfloat16, "float32": torch.float32}[config.dtype]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -10,21 +10,31 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One decoder layer. ``d`` hidden size, ``F`` feed-forward width; weights are ``[out, in]``."""
+    """One decoder layer. ``d`` hidden size, ``F`` feed-forward width; weights are ``[out, in]``.
 
-    input_norm: Tensor  # [d]
+    Norm weights are float32 whatever the dtype of the rest: Gemma's are 1 plus what was trained,
+    a sum that bfloat16 would round. What a family has not is None.
+    """
+
+    input_norm: Tensor  # [d] float32
     qkv: Tensor  # [(H + 2 H_kv) D, d], rows in the order q, k, v; half-split rotary order
     attention_out: Tensor  # [d, H D]
-    post_norm: Tensor  # [d]
+    feed_forward_norm: Tensor  # [d] float32
     gate_up: Tensor  # [2 F, d], gate first
     down: Tensor  # [d, F]
+    qkv_bias: Tensor | None = None  # [(H + 2 H_kv) D]
+    attention_out_bias: Tensor | None = None  # [d]
+    query_norm: Tensor | None = None  # [D] float32
+    key_norm: Tensor | None = None  # [D] float32
+    attention_out_norm: Tensor | None = None  # [d] float32
+    feed_forward_out_norm: Tensor | None = None  # [d] float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelWeights:
     embedding: Tensor  # [V, d]
     layers: tuple[LayerWeights, ...]
-    final_norm: Tensor  # [d]
+    final_norm: Tensor  # [d] float32
     head: Tensor  # [V, d]; the embedding itself where the two are tied
 
     def to(self, device: torch.device) -> ModelWeights:
@@ -32,10 +42,13 @@ class ModelWeights:
         embedding = self.embedding.to(device)
         return ModelWeights(
             embedding=embedding,
-            layers=tuple(
-                LayerWeights(**{field.name: getattr(layer, field.name).to(device) for field in fields(layer)})
-                for layer in self.layers
-            ),
+            layers=tuple(_layer_to(layer, device) for layer in self.layers),
             final_norm=self.final_norm.to(device),
             head=embedding if self.head is self.embedding else self.head.to(device),
         )
+
+
+def _layer_to(layer: LayerWeights, device: torch.device) -> LayerWeights:
+    tensors = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    moved = {name: tensor.to(device) for name, tensor in tensors.items() if tensor is not None}
+    return replace(layer, **moved)

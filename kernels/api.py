@@ -10,12 +10,13 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 IntArray = npt.NDArray[np.int32]
@@ -27,6 +28,35 @@ LinearOp = Callable[[Tensor], Tensor]
 
 class KernelInputError(ValueError):
     """A shape, dtype, layout or value breaks the contract of the operation that was called."""
+
+
+CODE_LIMIT = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The dtypes of quantised keys and values, each with its greatest code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QuantisedPool:
+    """The keys or the values of one layer in 8 bits: the numbers are ``codes * scales``.
+
+    The scale of a token and head is the greatest magnitude of its ``D`` numbers over the greatest
+    code, and a code is a number over its scale, rounded to the nearest. A row that is not finite
+    has the scale NaN.
+
+    Args:
+        codes: ``[H_kv, S, D]``, a dtype of :data:`CODE_LIMIT`.
+        scales: ``[H_kv, S]`` float32, dense along ``S``.
+    """
+
+    codes: Tensor
+    scales: Tensor
+
+    @property
+    def num_slots(self) -> int:
+        return self.codes.shape[1]
+
+
+PoolHalf: TypeAlias = Tensor | QuantisedPool
+"""The keys or the values of one layer: as they are, ``[H_kv, S, D]``, or in 8 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +106,14 @@ class AttentionShape:
     soft_cap: float | None = None  # logits become soft_cap * tanh(logits / soft_cap)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSize:
+    """A step of ``queries`` rows of one token, all below one cached prefix of ``keys`` tokens (0: none)."""
+
+    queries: int
+    keys: int
+
+
 class AttentionPlan(Protocol):
     """A span table made ready for one kernel set. Opaque to the engine."""
 
@@ -87,6 +125,21 @@ class KernelSet(Protocol):
     """One implementation of every operation. Chosen once, when the engine is built."""
 
     name: str
+    code_dtypes: frozenset[torch.dtype]
+    """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> Sequence[StepSize]:
+        """Compile what no step is sure to ask for, and list steps that together ask for all the rest.
+
+        A set that compiles nothing lists none.
+
+        Args:
+            dtype: Of the query; ``quantised``: the pool holds codes.
+            max_keys: Longest prefix of a row.
+        """
+        ...
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
@@ -125,14 +178,22 @@ class KernelSet(Protocol):
         """``silu(gate) * up`` of ``[T, 2F]`` (gate first), giving ``[T, F]``."""
         ...
 
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        """``gelu(gate) * up`` of ``[T, 2F]`` (gate first), giving ``[T, F]``; GELU by its tanh approximation."""
+        ...
+
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         """Copy the packed rows that are kept into their slots of one layer's pool.
 
+        With a quantised pool, *all* rows of ``key`` and ``value`` are also rounded in place to what
+        the pool can hold, so that this step attends to the same numbers as the steps that will
+        find them, and reuse changes no score.
+
         Args:
             key, value: ``[T, H_kv, D]``.
-            key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only.
+            key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only; both of one kind.
             rows, slots: ``[K]`` int64; slots are distinct.
         """
         ...
@@ -146,8 +207,8 @@ class KernelSet(Protocol):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
@@ -156,28 +217,29 @@ class KernelSet(Protocol):
         Args:
             query: ``[Q, H, D]``, rotated. Head ``h`` reads KV head ``h // (H // H_kv)``.
             key, value: ``[T, H_kv, D]``, packed K/V of this step, rotated.
-            key_pool, value_pool: ``[H_kv, S, D]``, one layer's view. Slots that no span
-                names may hold anything, NaN included.
+            key_pool, value_pool: ``[H_kv, S, D]``, one layer's view, both of one kind. Slots
+                that no span names may hold anything, NaN included.
 
         Returns:
             ``[Q, H, D]`` in the dtype of ``query``; scores and sums are float32 inside.
         """
         ...
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         """Logits of a few vocabulary columns.
 
         Args:
             hidden: ``[R, d]`` float32, after the final norm.
             head: ``[V, d]`` weights of the LM head, any float dtype.
             label_ids: ``[R, C]`` int64 in ``[0, V)``.
+            soft_cap: Logits become ``soft_cap * tanh(logits / soft_cap)``.
 
         Returns:
             ``[R, C]`` float32.
         """
         ...
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
         """Natural log of the softmax denominator over the whole vocabulary, per row.
 
         The ``[R, V]`` logits are never held at once.
@@ -185,6 +247,7 @@ class KernelSet(Protocol):
         Args:
             hidden: ``[R, d]`` float32, after the final norm.
             head: ``[V, d]``.
+            soft_cap: As for :meth:`label_logits`.
 
         Returns:
             ``[R]`` float32.

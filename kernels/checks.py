@@ -16,7 +16,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kernels.api import AttentionShape, BoolArray, IntArray, KernelInputError, SpanTable
+from kernels.api import (
+    CODE_LIMIT,
+    AttentionShape,
+    BoolArray,
+    IntArray,
+    KernelInputError,
+    PoolHalf,
+    QuantisedPool,
+    SpanTable,
+)
 
 Dim = int | str
 """A wanted extent: a number, or a letter that stands for any number."""
@@ -67,7 +76,7 @@ def check_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     _check_device([("x", x), ("cos", cos), ("sin", sin)])
 
 
-def check_swiglu(gate_up: Tensor) -> None:
+def check_gate_up(gate_up: Tensor) -> None:
     """Accept ``gate_up`` [T, 2F]."""
     _check_shape("gate_up", gate_up, ["T", "2F"])
     _check_float("gate_up", gate_up)
@@ -85,7 +94,7 @@ def check_linear(weight: Tensor, bias: Tensor | None) -> None:
 
 
 def check_store_kv(
-    key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+    key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
 ) -> None:
     """Accept packed K/V [T, H_kv, D], pools [H_kv, S, D] and int64 indices [K]."""
     _check_kv(key, value, key_pool, value_pool)
@@ -100,8 +109,8 @@ def check_attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_pool: Tensor,
-    value_pool: Tensor,
+    key_pool: PoolHalf,
+    value_pool: PoolHalf,
     shape: AttentionShape,
     *,
     num_queries: int,
@@ -119,8 +128,9 @@ def check_attend(
     _check_device([("key", key), ("query", query)])
     if key.shape[0] < reach.fresh_rows:
         raise KernelInputError(f"key: {reach.fresh_rows} packed rows or more wanted by the plan, got {key.shape[0]}")
-    if key_pool.shape[1] < reach.slots:
-        raise KernelInputError(f"key_pool: {reach.slots} slots or more wanted by the plan, got {key_pool.shape[1]}")
+    num_slots = key_pool.num_slots if isinstance(key_pool, QuantisedPool) else key_pool.shape[1]
+    if num_slots < reach.slots:
+        raise KernelInputError(f"key_pool: {reach.slots} slots or more wanted by the plan, got {num_slots}")
     if shape.window is not None and shape.window < 1:
         raise KernelInputError(f"shape.window: at least 1 wanted, got {shape.window}")
     if shape.soft_cap is not None and not shape.soft_cap > 0:
@@ -138,21 +148,23 @@ def own_plan(plan: object, kind: type[_Plan]) -> _Plan:
     return plan
 
 
-def check_label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor) -> None:
-    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], ``label_ids`` [R, C] int64."""
-    check_log_sum_exp(hidden, head)
+def check_label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None) -> None:
+    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], ``label_ids`` [R, C] int64, a positive cap or none."""
+    check_log_sum_exp(hidden, head, soft_cap)
     _check_shape("label_ids", label_ids, [hidden.shape[0], "C"])
     _check_dtype("label_ids", label_ids, torch.int64)
     _check_device([("hidden", hidden), ("label_ids", label_ids)])
 
 
-def check_log_sum_exp(hidden: Tensor, head: Tensor) -> None:
-    """Accept ``hidden`` [R, d] float32 and ``head`` [V, d]."""
+def check_log_sum_exp(hidden: Tensor, head: Tensor, soft_cap: float | None) -> None:
+    """Accept ``hidden`` [R, d] float32, ``head`` [V, d], a positive cap or none."""
     _check_shape("hidden", hidden, ["R", "d"])
     _check_dtype("hidden", hidden, torch.float32)
     _check_shape("head", head, ["V", hidden.shape[1]])
     _check_float("head", head)
     _check_device([("hidden", hidden), ("head", head)])
+    if soft_cap is not None and not soft_cap > 0:
+        raise KernelInputError(f"soft_cap: a positive number wanted, got {soft_cap}")
 
 
 def check_span_table(table: SpanTable, *, num_fresh: int, num_slots: int) -> SpanReach:
@@ -227,16 +239,35 @@ def _refuse_spans(wrong: BoolArray, got: IntArray | BoolArray | npt.NDArray[np.i
         raise KernelInputError(f"{wanted} wanted, got {got[spans[0]]} in span {spans[0]}")
 
 
-def _check_kv(key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor) -> None:
+def _check_kv(key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf) -> None:
     _check_shape("key", key, ["T", "H_kv", "D"])
     _check_float("key", key)
     _check_shape("value", value, list(key.shape))
-    _check_shape("key_pool", key_pool, [key.shape[1], "S", key.shape[2]])
-    _check_shape("value_pool", value_pool, list(key_pool.shape))
-    named = [("key", key), ("value", value), ("key_pool", key_pool), ("value_pool", value_pool)]
-    for name, tensor in named[1:]:
-        _check_dtype(name, tensor, key.dtype)
-    _check_device(named)
+    _check_dtype("value", value, key.dtype)
+    if isinstance(key_pool, QuantisedPool) is not isinstance(value_pool, QuantisedPool):
+        raise KernelInputError(
+            f"value_pool: a {type(key_pool).__name__} as key_pool is wanted, got a {type(value_pool).__name__}"
+        )
+    num_slots: Dim = "S"
+    for name, half in (("key_pool", key_pool), ("value_pool", value_pool)):
+        codes = half.codes if isinstance(half, QuantisedPool) else half
+        _check_shape(name, codes, [key.shape[1], num_slots, key.shape[2]])
+        num_slots = codes.shape[1]
+        if isinstance(half, QuantisedPool):
+            _check_codes(name, half)
+        else:
+            _check_dtype(name, half, key.dtype)
+        _check_device([("key", key), ("value", value), (name, codes)])
+
+
+def _check_codes(name: str, half: QuantisedPool) -> None:
+    if half.codes.dtype not in CODE_LIMIT:
+        raise KernelInputError(f"{name}: codes in one of {sorted(map(str, CODE_LIMIT))} wanted, got {half.codes.dtype}")
+    _check_shape(f"{name}.scales", half.scales, list(half.codes.shape[:2]))
+    _check_dtype(f"{name}.scales", half.scales, torch.float32)
+    if half.scales.shape[1] > 1 and half.scales.stride(1) != 1:
+        raise KernelInputError(f"{name}.scales: dense slots wanted, got strides {list(half.scales.stride())}")
+    _check_device([(name, half.codes), (f"{name}.scales", half.scales)])
 
 
 def _check_shape(name: str, tensor: Tensor, wanted: Sequence[Dim]) -> None:

@@ -9,8 +9,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import AttentionPlan, AttentionShape, LinearOp, SpanTable
+from kernels.api import (
+    CODE_LIMIT,
+    AttentionPlan,
+    AttentionShape,
+    LinearOp,
+    PoolHalf,
+    QuantisedPool,
+    SpanTable,
+    StepSize,
+)
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
+from kernels.cpu_quantised import store_quantised
 from kernels.native import AttentionWork, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
 
@@ -51,10 +61,18 @@ class CpuKernels:
     Judge: ``kernels.reference.ReferenceKernels``.
     """
 
+    code_dtypes = frozenset(CODE_LIMIT)
+
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
         self._packs = packing_works()
         self.name = "cpu" if native is None else "cpu-native"
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> tuple[StepSize, ...]:
+        del shape, dtype, quantised, max_keys  # nothing is compiled
+        return ()
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
@@ -88,19 +106,26 @@ class CpuKernels:
         return turned.to(x.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        checks.check_swiglu(gate_up)
+        checks.check_gate_up(gate_up)
         if self._native is not None and gate_up.dtype == torch.bfloat16 and gate_up.is_contiguous():
             return self._native.swiglu(gate_up)
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate) * up
 
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_gate_up(gate_up)
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        return F.gelu(gate, approximate="tanh").mul_(up).to(gate_up.dtype)
+
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
-        if len(rows):
-            key_pool.index_copy_(1, slots, key.index_select(0, rows).transpose(0, 1))
-            value_pool.index_copy_(1, slots, value.index_select(0, rows).transpose(0, 1))
+        for fresh, pool in ((key, key_pool), (value, value_pool)):
+            if isinstance(pool, QuantisedPool):
+                store_quantised(fresh, pool, rows, slots)
+            elif len(rows):
+                pool.index_copy_(1, slots, fresh.index_select(0, rows).transpose(0, 1))
 
     def plan(self, table: SpanTable) -> CpuPlan:
         return CpuPlan(table)
@@ -110,8 +135,8 @@ class CpuKernels:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
@@ -120,22 +145,32 @@ class CpuKernels:
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
         native = None if self._native is None else self._native.attention
-        if native is not None and native.takes(query, key, value, key_pool, value_pool):
+        if (
+            native is not None
+            and isinstance(key_pool, Tensor)
+            and isinstance(value_pool, Tensor)
+            and native.takes(query, key, value, key_pool, value_pool)
+        ):
             return native(query, key, value, key_pool, value_pool, plan.work(shape), shape)
         return attend(query, key, value, key_pool, value_pool, plan.segments, shape, self._native)
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-        checks.check_label_logits(hidden, head, label_ids)
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids, soft_cap)
         columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, head.shape[1])
-        return torch.einsum("rd,rcd->rc", hidden, columns)
+        return _cap(torch.einsum("rd,rcd->rc", hidden, columns), soft_cap)
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
-        checks.check_log_sum_exp(hidden, head)
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
         total = torch.full((len(hidden),), -torch.inf)
         for start in range(0, len(head), _VOCABULARY_CHUNK):
-            logits = hidden @ head[start : start + _VOCABULARY_CHUNK].float().T
+            logits = _cap(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)
             total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
         return total
+
+
+def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:
+    """Write over ``logits``, if there is a cap."""
+    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.api import AttentionShape, SpanTable
+from kernels.api import AttentionShape, PoolHalf, QuantisedPool, SpanTable
+from kernels.cpu_quantised import dequantise
 from kernels.native import NativeOps
 
 # a causal span up to the last length is padded to the next of these and batched with its like
@@ -138,8 +139,8 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_pool: Tensor,
-    value_pool: Tensor,
+    key_pool: PoolHalf,
+    value_pool: PoolHalf,
     plan: SegmentPlan,
     shape: AttentionShape,
     native: NativeOps | None = None,
@@ -157,7 +158,8 @@ def attend(
         _run_causal(batch, query, key, value, out, lse, shape)
     fresh_key, fresh_value = key.transpose(0, 1), value.transpose(0, 1)  # [H_kv, T, D]
     for span in plan.full:
-        keys, values = _segment(span, fresh_key, fresh_value, key_pool, value_pool)
+        keys = _segment(span, key_pool if span.from_pool else fresh_key, query.dtype)
+        values = _segment(span, value_pool if span.from_pool else fresh_value, query.dtype)
         rows = slice(span.low, span.high)
         flat = folded[:, rows].reshape(1, kv_heads, -1, head_dim)
         mask = None if shape.window is None else _window_mask(plan, span, shape.window, group)
@@ -166,12 +168,12 @@ def attend(
     return out[:, :num_queries].transpose(0, 1).reshape(num_queries, num_heads, head_dim).to(query.dtype)
 
 
-def _segment(span: FullSpan, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor) -> tuple[Tensor, Tensor]:
-    source_key, source_value = (key_pool, value_pool) if span.from_pool else (key, value)
-    if span.slots is not None:
-        return source_key.index_select(1, span.slots), source_value.index_select(1, span.slots)
+def _segment(span: FullSpan, source: PoolHalf, dtype: torch.dtype) -> Tensor:
+    """Keys or values of a span, ``[H_kv, length, D]``."""
     run = slice(span.start, span.start + span.length)
-    return source_key[:, run], source_value[:, run]
+    if isinstance(source, QuantisedPool):
+        return dequantise(source, run if span.slots is None else span.slots, dtype)
+    return source[:, run] if span.slots is None else source.index_select(1, span.slots)
 
 
 def _run_causal(

@@ -6,6 +6,7 @@ applies one dense mask, so it holds ``H * Q * keys`` scores at once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,18 @@ import torch
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import AttentionPlan, AttentionShape, BoolArray, IntArray, LinearOp, SpanTable
+from kernels.api import (
+    CODE_LIMIT,
+    AttentionPlan,
+    AttentionShape,
+    BoolArray,
+    IntArray,
+    LinearOp,
+    PoolHalf,
+    QuantisedPool,
+    SpanTable,
+    StepSize,
+)
 
 _VOCABULARY_CHUNK = 8192
 
@@ -37,6 +49,13 @@ class ReferenceKernels:
     """
 
     name = "reference"
+    code_dtypes = frozenset(CODE_LIMIT)
+
+    def warm_up(
+        self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
+    ) -> tuple[StepSize, ...]:
+        del shape, dtype, quantised, max_keys  # nothing is compiled
+        return ()
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
@@ -67,16 +86,29 @@ class ReferenceKernels:
         return torch.cat([first * c - second * s, second * c + first * s], dim=-1).to(x.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        checks.check_swiglu(gate_up)
+        checks.check_gate_up(gate_up)
         gate, up = gate_up.float().chunk(2, dim=-1)
         return (gate * torch.sigmoid(gate) * up).to(gate_up.dtype)
 
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        checks.check_gate_up(gate_up)
+        gate, up = gate_up.float().chunk(2, dim=-1)
+        inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+        return (0.5 * gate * (1 + torch.tanh(inner)) * up).to(gate_up.dtype)
+
     def store_kv(
-        self, key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor
+        self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
     ) -> None:
         checks.check_store_kv(key, value, key_pool, value_pool, rows, slots)
-        key_pool[:, slots] = key[rows].transpose(0, 1)
-        value_pool[:, slots] = value[rows].transpose(0, 1)
+        for fresh, pool in ((key, key_pool), (value, value_pool)):
+            if isinstance(pool, QuantisedPool):
+                codes, scales = _quantise(fresh, pool.codes.dtype)
+                fresh.copy_(codes.float() * scales[..., None])
+                # bytes: PyTorch does not index 8-bit floats
+                pool.codes.view(torch.uint8)[:, slots] = codes.view(torch.uint8)[rows].transpose(0, 1)
+                pool.scales[:, slots] = scales[rows].T
+            else:
+                pool[:, slots] = fresh[rows].transpose(0, 1)
 
     def plan(self, table: SpanTable) -> ReferencePlan:
         reach = checks.check_spans(table)
@@ -104,8 +136,8 @@ class ReferenceKernels:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
@@ -118,31 +150,49 @@ class ReferenceKernels:
         keys = _gather(key, key_pool, plan, num_heads=shape.num_heads)
         values = _gather(value, value_pool, plan, num_heads=shape.num_heads)
         scores = torch.einsum("qhd,hkd->hqk", query.float(), keys) * shape.scale
-        if shape.soft_cap is not None:
-            scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
+        scores = _capped(scores, shape.soft_cap)
         # a row that sees nothing must give 0; softmax of only -inf would give NaN
         weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1).masked_fill(~mask, 0.0)
         return torch.einsum("hqk,hkd->qhd", weights, values).to(query.dtype)
 
-    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-        checks.check_label_logits(hidden, head, label_ids)
-        return torch.einsum("rd,rcd->rc", hidden, head[label_ids].float())
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_label_logits(hidden, head, label_ids, soft_cap)
+        return _capped(torch.einsum("rd,rcd->rc", hidden, head[label_ids].float()), soft_cap)
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
-        checks.check_log_sum_exp(hidden, head)
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
         total = torch.full((hidden.shape[0],), float("-inf"), device=hidden.device)
         for low in range(0, head.shape[0], _VOCABULARY_CHUNK):
             part = head[low : low + _VOCABULARY_CHUNK]
-            total = torch.logaddexp(total, (hidden @ part.float().T).logsumexp(dim=-1))
+            total = torch.logaddexp(total, _capped(hidden @ part.float().T, soft_cap).logsumexp(dim=-1))
         return total
 
 
-def _gather(fresh: Tensor, pool: Tensor, plan: ReferencePlan, *, num_heads: int) -> Tensor:
+def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
+    return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
+
+
+def _quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Codes ``[T, H_kv, D]`` and scales ``[T, H_kv]`` of keys or values."""
+    wide = x.float()
+    scales = wide.abs().amax(dim=-1) / CODE_LIMIT[dtype]
+    scales = torch.where(wide.isfinite().all(dim=-1), scales, torch.nan)
+    ratio = (wide / torch.where(scales > 0, scales, 1.0)[..., None]).nan_to_num()
+    return (torch.round(ratio) if dtype == torch.int8 else ratio).to(dtype), scales
+
+
+def _gather(fresh: Tensor, pool: PoolHalf, plan: ReferencePlan, *, num_heads: int) -> Tensor:
     """Keys or values of all spans, one row per query head: ``[H, keys, D]`` float32."""
     from_pool = torch.from_numpy(plan.from_pool).to(fresh.device)
     source = torch.from_numpy(plan.source).long().to(fresh.device)
-    num_kv_heads, _, head_dim = pool.shape
+    slots = source[from_pool]
+    if isinstance(pool, QuantisedPool):
+        codes = pool.codes.view(torch.uint8)[:, slots].view(pool.codes.dtype)
+        cached = codes.float() * pool.scales[:, slots, None]
+    else:
+        cached = pool[:, slots].float()
+    num_kv_heads, head_dim = fresh.shape[1:]
     gathered = torch.empty(num_kv_heads, len(source), head_dim, device=fresh.device)
-    gathered[:, from_pool] = pool[:, source[from_pool]].float()
+    gathered[:, from_pool] = cached
     gathered[:, ~from_pool] = fresh[source[~from_pool]].transpose(0, 1).float()
     return gathered.repeat_interleave(num_heads // num_kv_heads, dim=0)

@@ -12,7 +12,8 @@ _COMMANDS = {
     "serve": "Run the service.",
     "fetch": "Put the default model in place.",
     "score": "Score a file of pairs without a server.",
-    "eval": "Judge how well the model ranks.",
+    "eval": "Judge how well the model ranks, or answers.",
+    "calibrate": "Fit how far scores are to be believed.",
     "plan": "Say how much text a given memory keeps warm.",
     "templates": "List the templates, or show one.",
 }

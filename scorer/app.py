@@ -7,27 +7,32 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from litestar import Litestar, Request, Response
+from litestar.config.compression import CompressionConfig
 from litestar.exceptions import HTTPException
 
 from engine import EngineObserver
 from scorer.admission import Admission
+from scorer.calibration import CalibrationError, check_calibration, read_calibration
 from scorer.chat_formats import detect_chat_format, find_chat_format
 from scorer.edge import Edge
 from scorer.errors import INTERNAL, answer_for, failure_of
-from scorer.fetch import DEFAULT_MODEL, find_model
+from scorer.fetch import DEFAULT_MODEL, find_adapter, find_model
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
 from scorer.pages import page_routes
 from scorer.probes import probe_routes
 from scorer.prompt_catalogue import PromptCatalogue
 from scorer.prompts import PromptBuilder
+from scorer.raw_texts import RawTexts
 from scorer.request_record import record_of
 from scorer.rerank_routes import rerank_routes
 from scorer.routes import ScoringGate, score_route
+from scorer.score_routes import score_routes
 from scorer.selftest import self_test
 from scorer.service import ScoringService
 from scorer.settings import Settings
@@ -37,6 +42,10 @@ from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
 from scorer.version import package_version
 
 _LOG = logging.getLogger(__name__)
+
+# Most clients accept gzip unasked, also those beside the service: only what is worth it, and lightly.
+_COMPRESS_BYTES = 64 * 1024
+_COMPRESS_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +99,16 @@ def build_application(
     app = Litestar(
         route_handlers=[
             score_route(gate),
+            *score_routes(gate),
             *rerank_routes(gate),
             *probe_routes(host, metrics, settings, started_at=time.time()),
             *page_routes(),
         ],
         lifespan=[lifespan],
         exception_handlers={HTTPException: _answer_error, Exception: _answer_error},
+        compression_config=CompressionConfig(
+            backend="gzip", minimum_size=_COMPRESS_BYTES, gzip_compress_level=_COMPRESS_LEVEL
+        ),
         openapi_config=None,  # handlers read their bodies themselves: see scorer.openapi
         logging_config=None,
         request_max_body_size=None,  # counted in scorer.json_body
@@ -107,24 +120,41 @@ def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineO
     """The real model: tokenizer, templates and engine.
 
     Raises:
-        ModelNotFoundError: there is no such model.
+        ModelNotFoundError: there is no such model or adapter.
         CheckpointError, DeviceError: it cannot be loaded.
         TemplateError: the template does not fit it.
+        CalibrationError: the calibration cannot be read or was fitted on something else.
     """
     # PyTorch takes seconds to import; the service answers probes before that.
     from engine.runner import start_engine  # noqa: PLC0415
 
     path = find_model(settings.model or DEFAULT_MODEL.name, environ)
+    adapter = None if settings.adapter is None else find_adapter(settings.adapter, environ)
     memo = TextMemo(settings.memo_tokens)
+    tokenizer = load_tokenizer(path)
     prompts = load_prompts(
-        load_tokenizer(path),
+        tokenizer,
         memo,
         template=settings.template,
         chat_format=settings.chat_format,
         model=settings.model or DEFAULT_MODEL.name,
     )
-    engine = start_engine(path, settings.engine, observer)
-    return LoadedModel(engine=engine, prompts=prompts, name=settings.model_name or engine.info.model, memo=memo)
+    calibration = None if settings.calibration is None else read_calibration(Path(settings.calibration))
+    engine = start_engine(path, settings.engine, observer, adapter=adapter)
+    if calibration is not None:
+        try:
+            check_calibration(calibration, revision=engine.info.revision, templates=prompts.names)
+        except CalibrationError:
+            engine.close(drain_s=0.0)
+            raise
+    return LoadedModel(
+        engine=engine,
+        prompts=prompts,
+        texts=RawTexts(tokenizer, memo),
+        memo=memo,
+        name=settings.model_name or engine.info.model,
+        calibration=calibration,
+    )
 
 
 def load_prompts(
@@ -168,6 +198,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
         revision=info.revision,
         template=model.prompts.default.template.id,
         dtype=info.dtype,
+        kv_dtype=info.kv_dtype,
         kernels=info.kernels,
     )
     _LOG.info(
@@ -177,11 +208,13 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
                 "model": model.name,
                 "revision": info.revision,
                 "dtype": info.dtype,
+                "kv_dtype": info.kv_dtype,
                 "device": info.device,
                 "kernels": info.kernels,
                 "templates": model.prompts.names,
                 "max_prompt_tokens": info.max_row_tokens,
                 "num_blocks": info.num_blocks,
+                "warm_up_s": round(info.warm_up_s, 3),
                 "self_test_passed": passed,
             }
         },

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from engine import Row, RowUsage, TaskStats
+from scorer.item_plan import ItemPlan
 from scorer.metrics import ItemOutcome
 from scorer.prompt_types import PairPrompt, PromptError
 from scorer.readouts import ReadoutPlan
@@ -25,7 +26,11 @@ class BatchPlan:
     """A request, tokenised.
 
     Args:
-        prompts, readouts: One for each pair.
+        template: ``name@version``, that of the first pair if there are several.
+        templates: That of each pair, if there are several; otherwise None.
+        prompts, readouts: One for each pair, or as ``items`` says.
+        items: How each pair is scored from its prompts; None: each from the one at its own place.
+        calibration: ``name@version`` of what changed some score.
         rows: Those of all prompts that could be built; a prompt has ``branches`` of its readout,
             which stand together.
     """
@@ -36,6 +41,9 @@ class BatchPlan:
     prompts: Sequence[PairPrompt | PromptError]
     readouts: Sequence[ReadoutPlan]
     rows: tuple[Row, ...]
+    items: Sequence[ItemPlan] | None = None
+    templates: Sequence[str] | None = None
+    calibration: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from engine import RowResult, RowUsage, ScoreResult, Unscored
-from scorer.batch import BatchPlan, BatchTimes, ItemFault, ScoredBatch, ScoredItem
-from scorer.prompt_types import PromptError
+from scorer.batch import BatchPlan, BatchTimes, ItemFault, Pair, ScoredBatch, ScoredItem
+from scorer.item_plan import ItemPlan
+from scorer.item_scores import score_item
+from scorer.prompt_types import PairPrompt, PromptError
 from scorer.readouts import ReadoutPlan
-from scorer.scores import ItemScore, NonFinite, score_of
+from scorer.scores import ItemScore, NonFinite, Reading, item_score, judge, read
 
 _LATE = ItemFault(
     status="unscored",
@@ -69,15 +72,18 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
     Args:
         rows: In the order of the plan's rows.
     """
+    if plan.items is not None:
+        return _composed_items(plan, plan.items, rows)
     items: list[ScoredItem] = []
+    branches = {readout: readout.branches for readout in set(plan.readouts)}  # most often there is one
     taken = 0
     for index, (pair, prompt, readout) in enumerate(zip(plan.pairs, plan.prompts, plan.readouts, strict=True)):
         if isinstance(prompt, PromptError):
             fault = _fault_of(prompt, query=pair[0], document=pair[1])
             items.append(ScoredItem(index=index, result=fault, usage=None, truncated_tokens=0))
             continue
-        own = rows[taken : taken + readout.branches]
-        taken += readout.branches
+        own = rows[taken : taken + branches[readout]]
+        taken += len(own)
         items.append(
             ScoredItem(
                 index=index,
@@ -101,18 +107,89 @@ def sum_usage(usages: Sequence[RowUsage]) -> RowUsage:
 
 
 def _result_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> ItemScore | ItemFault:
+    reading = _reading_of(rows, readout)
+    return reading if isinstance(reading, ItemFault) else item_score(judge(reading, readout), readout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What became of one prompt; ``usage`` is None if it has no rows."""
+
+    result: Reading | ItemFault | PromptError
+    usage: RowUsage | None
+
+
+def _composed_items(plan: BatchPlan, items: Sequence[ItemPlan], rows: Sequence[RowResult]) -> list[ScoredItem]:
+    """As ``collect_items``; what a prompt cost counts for the first pair that reads it."""
+    reads = list(_reads(plan, rows))
+    counted: set[int] = set()
+    found: list[ScoredItem] = []
+    for index, (pair, item) in enumerate(zip(plan.pairs, items, strict=True)):
+        places = dict.fromkeys(part.prompt for part in item.parts)
+        usages = [usage for place in places if place not in counted and (usage := reads[place].usage) is not None]
+        counted.update(places)
+        found.append(
+            ScoredItem(
+                index=index,
+                result=_composed_result(item, pair, reads, plan.readouts),
+                usage=sum_usage(usages) if any(reads[place].usage for place in places) else None,
+                truncated_tokens=item.cut_tokens + _cut_tokens(item, plan.prompts),
+            )
+        )
+    return found
+
+
+def _reads(plan: BatchPlan, rows: Sequence[RowResult]) -> Iterator[_Read]:
+    taken = 0
+    for prompt, readout in zip(plan.prompts, plan.readouts, strict=True):
+        if isinstance(prompt, PromptError):
+            yield _Read(prompt, None)
+            continue
+        own = rows[taken : taken + readout.branches]
+        taken += readout.branches
+        yield _Read(_reading_of(own, readout), sum_usage([row.usage for row in own]))
+
+
+def _reading_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> Reading | ItemFault:
     outcomes = [row.outcome for row in rows]
     reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
     if reasons:
         return _LATE if "deadline" in reasons else _NON_FINITE
     try:
-        return score_of(outcomes, readout)
+        return read(outcomes, readout)
     except NonFinite:
         return _NON_FINITE
 
 
+def _composed_result(
+    item: ItemPlan, pair: Pair, reads: Sequence[_Read], readouts: Sequence[ReadoutPlan]
+) -> ItemScore | ItemFault:
+    readings: dict[int, Reading] = {}
+    for part in item.parts:
+        result = reads[part.prompt].result
+        if isinstance(result, PromptError):
+            return _fault_of(result, query=pair[0], document=pair[1])
+        if isinstance(result, ItemFault):
+            return result
+        readings[part.prompt] = result
+    return score_item(item, readings, readouts)
+
+
+def _cut_tokens(item: ItemPlan, prompts: Sequence[PairPrompt | PromptError]) -> int:
+    """Cut from the texts of a pair while its prompts were built; all orders of a chunk are cut alike."""
+    first = [prompts[chunk[0].prompt] for chunk in item.chunks]
+    built = [prompt for prompt in first if isinstance(prompt, PairPrompt)]
+    return sum(prompt.truncated_tokens for prompt in built) + max(
+        (prompt.truncated_query_tokens for prompt in built), default=0
+    )
+
+
 def _fault_of(error: PromptError, *, query: int, document: int) -> ItemFault:
-    fields = {"query": f"queries[{query}]", "document": f"documents[{document}]"}
+    fields = {
+        "query": f"queries[{query}]",
+        "options": f"queries[{query}].options",
+        "document": f"documents[{document}]",
+    }
     return ItemFault(
         status="error",
         outcome="invalid",

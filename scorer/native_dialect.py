@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from scorer.batch import ItemFault, Pair, ScoredBatch, ScoredItem
+from scorer.batch import BatchPlan, ItemFault, ScoredBatch, ScoredItem
 from scorer.json_body import StrictDecoder
 from scorer.ranking import best_items
 from scorer.readouts import LabelPlan
@@ -21,6 +21,7 @@ from scorer.schema import (
     ItemStatus,
     ItemUsage,
     PromptTokensDetails,
+    QueryItem,
     ScoreRequest,
     ScoreResponse,
     TextItem,
@@ -72,8 +73,9 @@ def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
         template=plan.template,
         order=plan.order,
         readout="labels" if isinstance(plan.readouts[0], LabelPlan) else "likelihood",
+        calibration=plan.calibration,
         created=int(time.time()),
-        results=[_result(item, plan.pairs[item.index], request) for item in _chosen(batch.items, request.top_n)],
+        results=[_result(item, plan, request) for item in _chosen(batch.items, request.top_n)],
         counts=Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"]),
         usage=batch_usage(batch),
         timings=Timings(
@@ -95,24 +97,45 @@ def _chosen(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
     return [*best, *(item for item in items if not item.score)]
 
 
-def _result(item: ScoredItem, pair: Pair, request: ScoreRequest) -> ItemResult:
-    query, document = pair
-    score = item.score
+def _result(item: ScoredItem, plan: BatchPlan, request: ScoreRequest) -> ItemResult:
+    query, document = plan.pairs[item.index]
+    template = UNSET if plan.templates is None else plan.templates[item.index]
+    query_id, document_id = _id_of(request.queries[query]), _id_of(request.documents[document])
+    score = item.result
+    if isinstance(score, ItemFault):
+        return ItemResult(
+            index=item.index,
+            query_index=query,
+            document_index=document,
+            query_id=query_id,
+            document_id=document_id,
+            status=score.status,
+            template=template,
+            usage=_usage(item),
+            error=item_error(score),
+        )
     return ItemResult(
         index=item.index,
         query_index=query,
         document_index=document,
-        query_id=_id_of(request.queries[query]),
-        document_id=_id_of(request.documents[document]),
-        status=_status(item),
-        score=score.score if score else UNSET,
-        label=_given(score.label if score else None),
-        labels=_given(score.labels if score else None),
-        label_mass=_given(score.label_mass if score else None),
-        log_prob_sum=_given(score.log_prob_sum if score else None),
-        target_tokens=_given(score.target_tokens if score else None),
+        query_id=query_id,
+        document_id=document_id,
+        status="ok",
+        score=score.score,
+        relevance=score.relevance,
+        label=_given(score.label),
+        labels=_given(score.labels),
+        label_mass=_given(score.label_mass),
+        choice=_given(score.choice),
+        probabilities=_given(score.probabilities),
+        log_prob_sum=_given(score.log_prob_sum),
+        target_tokens=_given(score.target_tokens),
+        spread=_given(score.spread),
+        agreement=_given(score.agreement),
+        num_chunks=_given(score.num_chunks),
+        best_chunk=_given(score.best_chunk),
+        template=template,
         usage=_usage(item),
-        error=item_error(item.result) if isinstance(item.result, ItemFault) else UNSET,
     )
 
 
@@ -132,7 +155,7 @@ def _usage(item: ScoredItem) -> ItemUsage | UnsetType:
     )
 
 
-def _id_of(item: str | TextItem) -> str | None:
+def _id_of(item: str | TextItem | QueryItem) -> str | None:
     return None if isinstance(item, str) else item.id
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from engine import CheckpointError, DeviceError, StepStats, TaskStats
 from scorer.app import load_model
+from scorer.calibration import CalibrationError
 from scorer.fetch import ModelNotFoundError
 from scorer.model_host import LoadedModel
 from scorer.selftest import self_test
@@ -42,7 +43,14 @@ def offline_model(environ: Mapping[str, str], *, model: str | None, template: st
     try:
         settings = override(load(environ), model=model, template=template)
         loaded = load_model(settings, environ, _Nobody())
-    except (SettingsError, ModelNotFoundError, CheckpointError, DeviceError, TemplateError) as error:
+    except (
+        SettingsError,
+        ModelNotFoundError,
+        CheckpointError,
+        DeviceError,
+        TemplateError,
+        CalibrationError,
+    ) as error:
         raise NoModel(str(error)) from error
     try:
         fault = self_test(loaded)

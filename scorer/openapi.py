@@ -23,6 +23,7 @@ from scorer.openapi_operations import (
     schema_of,
 )
 from scorer.openapi_rerank import RERANK_OPERATIONS
+from scorer.openapi_scoring import SCORING_OPERATIONS
 from scorer.probes import Info, Liveness, ModelList, Readiness
 from scorer.schema import ScoreRequest, ScoreResponse
 
@@ -47,7 +48,7 @@ _NATIVE: Final = ScoringOperation(
         ),
     ),
 )
-OPERATIONS: Final[tuple[ScoringOperation, ...]] = (_NATIVE, *RERANK_OPERATIONS)
+OPERATIONS: Final[tuple[ScoringOperation, ...]] = (_NATIVE, *SCORING_OPERATIONS, *RERANK_OPERATIONS)
 
 
 def openapi_document() -> Json:

@@ -35,6 +35,42 @@ SCORE_REQUESTS: Final[dict[str, Any]] = {
             "deadline_ms": 500,
         },
     },
+    "questions": {
+        "summary": "Questions of several kinds about one text; it is computed once, and each question is a branch",
+        "value": {
+            "documents": ["The parcel came a week late and the lamp in it was broken. I want my money back."],
+            "instruction": "Read the customer's letter.",
+            "queries": [
+                {"id": "angry", "text": "Is the customer angry?", "template": "yes-no"},
+                {
+                    "id": "wish",
+                    "text": "What does the customer want?",
+                    "options": ["A new lamp", "The money back", "An apology"],
+                    "readout": {"debias": "rotate"},
+                },
+                {"id": "tone", "text": "What is the tone?", "readout": {"labels": ["friendly", "neutral", "hostile"]}},
+                {"id": "urgency", "text": "How urgent is it?", "template": "graded"},
+            ],
+        },
+    },
+    "listwise": {
+        "summary": "Documents compared with each other in one prompt",
+        "value": {
+            "queries": ["Who wrote the opera Fidelio?"],
+            "documents": ["Fidelio is the only opera by Ludwig van Beethoven.", "The Danube flows through Vienna."],
+            "template": "listwise",
+            "readout": {"debias": "reverse"},
+        },
+    },
+    "long_documents": {
+        "summary": "A long document by its best part, less what the model reads from no document",
+        "value": {
+            "queries": ["Who wrote the opera Fidelio?"],
+            "documents": ["Fidelio is the only opera by Ludwig van Beethoven. It was first performed in 1805."],
+            "chunking": {"max_tokens": 256, "overlap_tokens": 32, "combine": "max"},
+            "readout": {"content_free": "N/A"},
+        },
+    },
 }
 
 SCORE_RESPONSE: Final[dict[str, Any]] = {
@@ -44,6 +80,7 @@ SCORE_RESPONSE: Final[dict[str, Any]] = {
     "template": "query-likelihood@1",
     "order": "document_first",
     "readout": "likelihood",
+    "calibration": None,
     "created": 1767225600,
     "results": [
         {
@@ -54,6 +91,7 @@ SCORE_RESPONSE: Final[dict[str, Any]] = {
             "document_id": "d1",
             "status": "ok",
             "score": -1.71203,
+            "relevance": 0.1804987,
             "log_prob_sum": -13.6962,
             "target_tokens": 8,
             "usage": {

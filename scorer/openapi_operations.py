@@ -21,7 +21,7 @@ _MEANING: Final = {
     404: "Another model is asked for than the one that is served.",
     408: "The body did not arrive in time.",
     413: "The body is too large; `limit` says how large it may be.",
-    415: "The body is not sent as uncompressed `application/json` in UTF-8.",
+    415: "The body is not sent as `application/json` in UTF-8, plain or compressed with gzip or zstd.",
     422: "A type or value in the body is wrong; `field`, `value` and `limit` say which and why.",
     429: "Over an admission limit. Come back after `Retry-After` seconds.",
     500: "A fault of the service, or no document got a finite score.",

@@ -98,6 +98,14 @@ RERANK_OPERATIONS: Final = (
         never=_ANY_MODEL,
     ),
     ScoringOperation(
+        paths=("/infinity/rerank",),
+        operation_id="rerankInfinity",
+        summary="Rank documents for a query, in the form of Infinity",
+        description="For clients of Infinity that do not send `raw_scores`. Unknown fields are ignored.",
+        spoken=(_INFINITY,),
+        never=_ANY_MODEL,
+    ),
+    ScoringOperation(
         paths=("/v1/ranking", "/v1/retrieval/{model}/reranking", "/v1/retrieval/{publisher}/{model}/reranking"),
         operation_id="ranking",
         summary="Rank passages for a query, in the form of NVIDIA",

@@ -39,11 +39,16 @@ def plan_memory(
     *,
     memory_bytes: int,
     element_bytes: int,
+    token_bytes: int,
     block_size: int,
     document_tokens: int,
     prefix_tokens: int,
 ) -> MemoryPlan:
     """Divide ``memory_bytes`` between weights and KV blocks, and the blocks between texts.
+
+    Args:
+        element_bytes: Of one weight.
+        token_bytes: K and V of one token in all layers.
 
     Raises:
         ValueError: the weights alone do not fit.
@@ -51,7 +56,7 @@ def plan_memory(
     weight_bytes = config.num_parameters * element_bytes
     if weight_bytes > memory_bytes:
         raise ValueError(f"the weights take {format_bytes(weight_bytes)}; only {format_bytes(memory_bytes)} are given")
-    block_bytes = block_size * config.kv_bytes_per_token(element_bytes)
+    block_bytes = block_size * token_bytes
     num_blocks = (memory_bytes - weight_bytes) // block_bytes
     prefix_blocks, document_blocks = -(-prefix_tokens // block_size), -(-document_tokens // block_size)
     return MemoryPlan(

@@ -64,10 +64,12 @@ class Info(Struct, frozen=True):
     model: str
     model_revision: str
     dtype: str
+    kv_dtype: str
     device: str
     kernels: str
     default_template: str
     templates: list[str]
+    calibration: Annotated[str | None, Meta(description="`name@version` of the calibration, if one is loaded.")]
     block_size: int
     num_blocks: int
     kv_bytes_per_token: int
@@ -121,10 +123,12 @@ def probe_routes(
                 model=model.name,
                 model_revision=engine.revision,
                 dtype=engine.dtype,
+                kv_dtype=engine.kv_dtype,
                 device=engine.device,
                 kernels=engine.kernels,
                 default_template=model.prompts.default.template.id,
                 templates=model.prompts.names,
+                calibration=model.calibration.id if model.calibration else None,
                 block_size=engine.block_size,
                 num_blocks=engine.num_blocks,
                 kv_bytes_per_token=engine.kv_bytes_per_token,

@@ -53,7 +53,8 @@ class PromptCatalogue:
             if _reads(self.default.template, readout, options=options):
                 return self.default
             for builder in self._general():
-                if _reads(builder.template, readout, options=options) and _speaks_of(builder.template, labels):
+                template = builder.template
+                if _reads(template, readout, options=options) and (options or _speaks_of(template, labels)):
                     return builder
             wanted = "options" if options else readout
             raise InvalidValue(f"no template is read as {wanted}; there are {', '.join(self.names)}", field="template")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from engine import TokenIds
 from scorer.chat_formats import ChatFormat
@@ -85,7 +88,7 @@ class PromptBuilder:
         order: Literal["auto", "document_first", "query_first"],
         limits: PromptLimits,
         labels: Sequence[str] = (),
-        options: Sequence[Sequence[str]] | None = None,
+        options: Mapping[int, Sequence[str]] | None = None,
     ) -> list[PairPrompt | PromptError]:
         """The prompt of each pair, in the order of ``pairs``; one that has none does not spoil the others.
 
@@ -94,7 +97,8 @@ class PromptBuilder:
             instruction: None: the template's own. Empty: none.
             system: As ``instruction``.
             labels: As the prompt spells them out, where it does; none: the template's.
-            options: Of each query, in the order in which they are listed; for templates that list options.
+            options: By index of the query, in the order in which they are listed; for templates that
+                list options.
 
         Raises:
             PromptInputError: a text is not Unicode text, or the template has no place for the
@@ -156,21 +160,36 @@ class PromptBuilder:
             found[own] = label
         return [read_only_ids(ids) for ids in found]
 
-    def _listed_options(self, options: Sequence[Sequence[str]] | None) -> dict[int, str]:
+    def token_starts(self, texts: Collection[str]) -> dict[str, npt.NDArray[np.int32]]:
+        """For each text, tokenised alone, the character at which each of its tokens begins."""
+        pieces = {text: TextPiece(text, 0, True) for text in texts}
+        encoded = self._encoder.encode(list(pieces.values()), spans=True)
+        starts: dict[str, npt.NDArray[np.int32]] = {}
+        for text, piece in pieces.items():
+            spans = encoded[piece].spans
+            assert spans is not None, "spans were asked for"
+            starts[text] = spans.starts
+        return starts
+
+    def _listed_options(self, options: Mapping[int, Sequence[str]] | None) -> dict[int, str]:
         """The text of the options of each query."""
         listing = self.template.listing
         if options is None or listing is None:
             return {}
-        for query, texts in enumerate(options):
+        for query, texts in options.items():
             for index, text in enumerate(texts):
                 _check_unicode(text, f"queries[{query}].options[{index}]")
-        return {query: listing.render(self.template.labels, texts) for query, texts in enumerate(options)}
+        return {query: listing.render(self.template.labels, texts) for query, texts in options.items()}
 
     def _check_default_labels(self) -> None:
         try:
-            self.label_ids(self.template.labels)
+            ids = self.label_ids(self.template.labels)
         except PromptInputError as error:
             raise TemplateError(f"{self.template.source}: readout.labels: {error}") from error
+        if self.template.scoring.kind == "logit" and any(len(each) > 1 for each in ids):
+            raise TemplateError(
+                f"{self.template.source}: readout.labels: a label has several tokens; it has no logit of its own"
+            )
 
     def _slot_text(self, name: Literal["instruction", "system"], text: str | None) -> str:
         if text is None:

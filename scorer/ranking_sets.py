@@ -5,23 +5,18 @@ The form is described in ``docs/ranking-sets.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
+
+from scorer.set_lines import EvalSetError, json_lines, text_lines
 
 DOCUMENTS = "docs.jsonl"
 QUERIES = "queries.jsonl"
 JUDGEMENTS = "qrels.tsv"
 CANDIDATES = "bm25_top50.jsonl"
-
-Line = TypeVar("Line")
-
-
-class RankingSetError(Exception):
-    """A ranking set cannot be read; the message names the file and the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +57,7 @@ def read_ranking_set(folder: Path) -> RankingSet:
     """The ranking set in ``folder``, named after it.
 
     Raises:
-        RankingSetError: a file is missing or unreadable, a line is not in the form, an id occurs
+        EvalSetError: a file is missing or unreadable, a line is not in the form, an id occurs
             twice or is not known, a text is empty, or a query has no candidates or nothing
             relevant.
     """
@@ -72,9 +67,9 @@ def read_ranking_set(folder: Path) -> RankingSet:
     grades = _read_judgements(folder / JUDGEMENTS, queries, documents)
     for query in queries:
         if query not in candidates:
-            raise RankingSetError(f"{folder / CANDIDATES}: query {query!r} has no candidates")
+            raise EvalSetError(f"{folder / CANDIDATES}: query {query!r} has no candidates")
         if not any(grade > 0 for grade in grades[query].values()):
-            raise RankingSetError(f"{folder / JUDGEMENTS}: query {query!r} has no relevant document")
+            raise EvalSetError(f"{folder / JUDGEMENTS}: query {query!r} has no relevant document")
     return RankingSet(
         name=folder.resolve().name,
         documents=documents,
@@ -87,14 +82,14 @@ def read_ranking_set(folder: Path) -> RankingSet:
 
 def _read_texts(path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for where, row in _json_lines(path, _Text):
+    for where, row in json_lines(path, _Text):
         if row.id in texts:
-            raise RankingSetError(f"{where}: the id {row.id!r} occurs a second time")
+            raise EvalSetError(f"{where}: the id {row.id!r} occurs a second time")
         if not row.text.strip():
-            raise RankingSetError(f"{where}: the text of {row.id!r} is empty")
+            raise EvalSetError(f"{where}: the text of {row.id!r} is empty")
         texts[row.id] = row.text
     if not texts:
-        raise RankingSetError(f"{path}: the file has no lines")
+        raise EvalSetError(f"{path}: the file has no lines")
     return texts
 
 
@@ -102,14 +97,14 @@ def _read_candidates(
     path: Path, queries: Mapping[str, str], documents: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
     candidates: dict[str, tuple[str, ...]] = {}
-    for where, row in _json_lines(path, _Candidates):
+    for where, row in json_lines(path, _Candidates):
         _check_known(where, "query", row.qid, queries)
         if row.qid in candidates:
-            raise RankingSetError(f"{where}: query {row.qid!r} occurs a second time")
+            raise EvalSetError(f"{where}: query {row.qid!r} occurs a second time")
         if not row.docids:
-            raise RankingSetError(f"{where}: query {row.qid!r} has no candidates")
+            raise EvalSetError(f"{where}: query {row.qid!r} has no candidates")
         if repeated := _repeated(row.docids):
-            raise RankingSetError(f"{where}: document {repeated!r} is listed twice for query {row.qid!r}")
+            raise EvalSetError(f"{where}: document {repeated!r} is listed twice for query {row.qid!r}")
         for document in row.docids:
             _check_known(where, "document", document, documents)
         candidates[row.qid] = tuple(row.docids)
@@ -118,46 +113,22 @@ def _read_candidates(
 
 def _read_judgements(path: Path, queries: Mapping[str, str], documents: Mapping[str, str]) -> dict[str, dict[str, int]]:
     grades: dict[str, dict[str, int]] = {query: {} for query in queries}
-    for where, line in _lines(path):
+    for where, line in text_lines(path):
         fields = line.decode().split("\t")
         if len(fields) != 3 or not fields[2].isascii() or not fields[2].isdigit():
-            raise RankingSetError(f"{where}: query id, document id and a grade (0 or more) are wanted, parted by tabs")
+            raise EvalSetError(f"{where}: query id, document id and a grade (0 or more) are wanted, parted by tabs")
         query, document, grade = fields
         _check_known(where, "query", query, queries)
         _check_known(where, "document", document, documents)
         if document in grades[query]:
-            raise RankingSetError(f"{where}: document {document!r} is judged twice for query {query!r}")
+            raise EvalSetError(f"{where}: document {document!r} is judged twice for query {query!r}")
         grades[query][document] = int(grade)
     return grades
 
 
-def _json_lines(path: Path, kind: type[Line]) -> Iterator[tuple[str, Line]]:
-    decoder = msgspec.json.Decoder(kind)
-    for where, line in _lines(path):
-        try:
-            yield where, decoder.decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise RankingSetError(f"{where}: {error}") from error
-
-
-def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Lines that are not blank, each with ``file:line`` for messages."""
-    try:
-        content = path.read_bytes()
-        content.decode()
-    except OSError as error:
-        raise RankingSetError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise RankingSetError(f"{path}:{number}: the line is not UTF-8") from error
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            yield f"{path}:{number}", line.rstrip(b"\r")
-
-
 def _check_known(where: str, kind: str, wanted: str, known: Mapping[str, str]) -> None:
     if wanted not in known:
-        raise RankingSetError(f"{where}: there is no {kind} with the id {wanted!r}")
+        raise EvalSetError(f"{where}: there is no {kind} with the id {wanted!r}")
 
 
 def _repeated(ids: Sequence[str]) -> str | None:

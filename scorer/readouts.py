@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
 
 from engine import TokenIds
+from scorer.calibration import Calibration, Platt
 from scorer.errors import InvalidValue
+from scorer.label_orders import LabelOrder
 from scorer.prompts import PromptBuilder
 from scorer.schema import ReadoutSpec
-from scorer.template_types import ReadoutKind
+from scorer.template_types import ReadoutKind, Scoring, Template
+
+_PROBABILITY: Final = Scoring()
+
+Answers: TypeAlias = Literal["labels", "options", "documents"]
+"""What the labels of a prompt stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,15 +26,21 @@ class LabelPlan:
 
     Args:
         ids: Tokens of each label, in the order of ``labels``; distinct, none begins another.
-        positive: Index of the label whose probability is the score.
+        positive: Index of the label whose probability is the score. Of options and documents it is
+            not known before they are read.
+        scoring: How the labels become a score.
+        platt: Maps the score to a probability; None: the scale of ``scoring``.
     """
 
     labels: tuple[str, ...]
     ids: tuple[TokenIds, ...]
     positive: int
+    answers: Answers = "labels"
     label_mass: bool = False
     normalise: Literal["labels", "vocabulary"] = "labels"
     temperature: float = 1.0
+    scoring: Scoring = _PROBABILITY
+    platt: Platt | None = None
 
     @property
     def single_tokens(self) -> bool:
@@ -49,6 +62,8 @@ class LabelPlan:
 class LikelihoodPlan:
     """Log-probability of the target that the template marks."""
 
+    platt: Platt | None = None
+
     @property
     def extra_tokens(self) -> int:
         return -1  # the last token of the target is read, never run
@@ -68,25 +83,105 @@ def wanted_kind(spec: ReadoutSpec) -> ReadoutKind | None:
     return None if spec.labels is None else "labels"
 
 
-def settle_readout(spec: ReadoutSpec, builder: PromptBuilder) -> ReadoutPlan:
-    """The readout of a request under the template of ``builder``.
+def settle_readout(spec: ReadoutSpec, builder: PromptBuilder, calibration: Calibration | None = None) -> ReadoutPlan:
+    """The readout of a request under the template of ``builder``, which lists no texts.
 
     Raises:
         InvalidValue: an option has no meaning for this readout, or the labels cannot be told
             apart by their tokens.
         PromptInputError: a label has no tokens of its own.
     """
+    platt = calibration.platt if calibration else None
     if builder.template.readout == "likelihood":
         _refuse_label_options(spec)
-        return LikelihoodPlan()
-    labels = tuple(spec.labels) if spec.labels is not None else builder.template.labels
-    if len(labels) < 2 and spec.normalise == "labels":
+        return LikelihoodPlan(platt)
+    template = builder.template
+    labels = tuple(spec.labels) if spec.labels is not None else template.labels
+    own = set(labels) == set(template.labels)
+    scoring = _scoring(spec, labels, template)
+    _check_labels(spec, labels, scoring)
+    ids = tuple(builder.label_ids(labels))
+    _refuse_prefixes(labels, ids)
+    temperature = calibration.temperature if calibration and spec.temperature == 1.0 else spec.temperature
+    return LabelPlan(
+        labels=labels,
+        ids=ids,
+        positive=_positive(spec, labels, template.positive),
+        label_mass=spec.label_mass,
+        normalise=spec.normalise,
+        temperature=temperature,
+        scoring=scoring,
+        platt=platt if own and spec.values is None else None,
+    )
+
+
+def settle_listing(
+    spec: ReadoutSpec, builder: PromptBuilder, order: LabelOrder, calibration: Calibration | None = None
+) -> LabelPlan:
+    """The readout of a prompt that lists texts in this order; its labels are in the order of the request.
+
+    Raises:
+        InvalidValue: an option has no meaning for listed texts.
+    """
+    template = builder.template
+    assert template.listing is not None, "only templates that list texts are settled here"
+    plain = ReadoutSpec()
+    for name in ("labels", "positive", "values"):
+        if getattr(spec, name) != getattr(plain, name):
+            raise InvalidValue(
+                f"template {template.id} calls the {template.listing.of} by letters of its own; leave {name} out",
+                field=f"readout.{name}",
+            )
+    _check_temperature(spec)
+    count = len(order)
+    shown = tuple(builder.label_ids(template.labels[:count]))
+    place = {index: place for place, index in enumerate(order)}
+    return LabelPlan(
+        labels=template.labels[:count],
+        ids=tuple(shown[place[index]] for index in range(count)),
+        positive=0,
+        answers=template.listing.of,
+        label_mass=spec.label_mass,
+        normalise=spec.normalise,
+        temperature=calibration.temperature if calibration and spec.temperature == 1.0 else spec.temperature,
+        platt=calibration.platt if calibration and template.listing.of == "documents" else None,
+    )
+
+
+def _scoring(spec: ReadoutSpec, labels: Sequence[str], template: Template) -> Scoring:
+    """The scoring of the request's values, or the template's, which belongs to the template's labels."""
+    scoring = template.scoring if set(labels) == set(template.labels) else _PROBABILITY
+    if spec.values is not None:
+        if len(spec.values) != len(labels):
+            raise InvalidValue(
+                f"{len(spec.values)} values for {len(labels)} labels",
+                field="readout.values",
+                value=len(spec.values),
+                limit=len(labels),
+            )
+        if len(set(spec.values)) < 2:
+            raise InvalidValue("all values are alike, so the score would say nothing", field="readout.values")
+        scoring = Scoring(kind="expected", values=tuple(spec.values))
+    elif scoring.kind == "expected":
+        worth = dict(zip(template.labels, scoring.values, strict=True))
+        scoring = replace(scoring, values=tuple(worth[label] for label in labels))
+    if scoring.kind == "expected" and spec.positive is not None:
+        raise InvalidValue("with values the score is their mean, not one label's probability", field="readout.positive")
+    return scoring
+
+
+def _check_labels(spec: ReadoutSpec, labels: Sequence[str], scoring: Scoring) -> None:
+    if len(labels) < 2 and spec.normalise == "labels" and scoring.kind != "logit":
         raise InvalidValue(
             "a single label always has probability 1 among the labels; give two, or normalise over the vocabulary",
             field="readout.labels",
             value=len(labels),
             limit=2,
         )
+    _check_temperature(spec)
+
+
+def _check_temperature(spec: ReadoutSpec) -> None:
     if spec.normalise == "vocabulary" and spec.temperature != 1.0:
         raise InvalidValue(
             "a temperature can only be applied to labels that are normalised among themselves",
@@ -94,16 +189,6 @@ def settle_readout(spec: ReadoutSpec, builder: PromptBuilder) -> ReadoutPlan:
             value=spec.temperature,
             limit=1.0,
         )
-    ids = tuple(builder.label_ids(labels))
-    _refuse_prefixes(labels, ids)
-    return LabelPlan(
-        labels=labels,
-        ids=ids,
-        positive=_positive(spec, labels, builder.template.positive),
-        label_mass=spec.label_mass,
-        normalise=spec.normalise,
-        temperature=spec.temperature,
-    )
 
 
 def _positive(spec: ReadoutSpec, labels: Sequence[str], default: str | None) -> int:
@@ -116,7 +201,7 @@ def _positive(spec: ReadoutSpec, labels: Sequence[str], default: str | None) -> 
 
 def _refuse_label_options(spec: ReadoutSpec) -> None:
     plain = ReadoutSpec()
-    for name in ("labels", "positive", "label_mass", "normalise", "temperature"):
+    for name in ("labels", "positive", "label_mass", "normalise", "temperature", "values"):
         if getattr(spec, name) != getattr(plain, name):
             raise InvalidValue(f"{name} has no meaning for a likelihood", field=f"readout.{name}")
 

@@ -74,9 +74,14 @@ def relevance_of(item: ScoredItem) -> float:
 
 
 def raw_score_of(item: ScoredItem) -> float:
-    """Log-odds of the relevance, whose sigmoid it is; at most ±16, which is as far as seven digits tell."""
-    relevance = min(max(relevance_of(item), _LEAST), 1.0 - _LEAST)
-    return round(math.log(relevance) - math.log1p(-relevance), 6)
+    """Log-odds of the relevance of a ranked document."""
+    return log_odds(relevance_of(item))
+
+
+def log_odds(relevance: float) -> float:
+    """The number whose sigmoid it is; at most ±16, which is as far as seven digits tell."""
+    bounded = min(max(relevance, _LEAST), 1.0 - _LEAST)
+    return round(math.log(bounded) - math.log1p(-bounded), 6)
 
 
 _LEAST = 1e-7

@@ -35,6 +35,7 @@ def rerank_routes(gate: ScoringGate) -> Sequence[HTTPRouteHandler]:
         _route(gate, "/rerank", DialectChoice([*by_documents, by_texts], native_error)),
         _route(gate, "/v2/rerank", cohere_dialect()),
         _route(gate, "/voyage/v1/rerank", voyage_dialect()),
+        _route(gate, "/infinity/rerank", infinity_dialect()),
         *(_route(gate, path, nvidia_dialect()) for path in NVIDIA_PATHS),
     )
 

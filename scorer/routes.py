@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
-from scorer.admission import Admission
+from scorer.admission import Admission, BodyBuffer
+from scorer.body_encoding import encoding_of, inflate
 from scorer.disconnect import while_connected
 from scorer.json_body import read_body, require_json
 from scorer.native_dialect import native_dialect
@@ -36,11 +38,21 @@ class ScoringGate:
         record.error_form = speech.error_form
         require_json(request.headers)
         with self.admission.buffer() as buffer:
-            body = await read_body(
-                request.receive, request.headers, buffer, limit=self.max_body_bytes, timeout_s=self.body_timeout_s
-            )
+            body = await self._read(request, buffer)
             reply = await while_connected(self.service.score(body, speech, record), request.receive)
         return Response(reply.body, media_type="application/json", headers=dict(reply.headers))
+
+    async def _read(self, request: Request[Any, Any, Any], buffer: BodyBuffer) -> bytes:
+        """The whole body, inflated; ``buffer`` holds as many bytes as it has."""
+        limit = self.max_body_bytes
+        encoding = encoding_of(request.headers)
+        body = await read_body(request.receive, request.headers, buffer, limit=limit, timeout_s=self.body_timeout_s)
+        if encoding == "identity":
+            return body
+        body = await asyncio.to_thread(inflate, body, encoding, limit=limit)
+        buffer.release()
+        buffer.append(body)
+        return body
 
 
 def score_route(gate: ScoringGate) -> HTTPRouteHandler:

@@ -42,10 +42,15 @@ _NORMAL_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 
 
 class SafeCuts:
-    """Finds the cuts of literals for one tokenizer."""
+    """Finds the cuts of literals for one tokenizer.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
+    Args:
+        read_special_tokens: Whether special tokens are read in these texts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, read_special_tokens: bool = False) -> None:
+        tokens = tokenizer.get_added_tokens_decoder().values()
+        added = [token for token in tokens if read_special_tokens or not token.special]
         self._added_texts = tuple(token.content for token in added)
         self._possible = (
             _splits_into_known_words(tokenizer)
@@ -59,6 +64,11 @@ class SafeCuts:
         if not self._possible:
             return []
         return [index for index in range(1, len(literal)) if self._is_safe(literal, index)]
+
+    def find_last(self, literal: str) -> int:
+        """The last index at which ``literal`` may be cut, 0 if there is none."""
+        indices = range(len(literal) - 1, 0, -1) if self._possible else ()
+        return next((index for index in indices if self._is_safe(literal, index)), 0)
 
     def _is_safe(self, literal: str, index: int) -> bool:
         left, right = literal[index - 1], literal[index]

@@ -14,6 +14,7 @@ from scorer.template_types import Order, ReadoutKind
 
 MAX_COUNT = 2**31 - 1
 MAX_LABELS = 64
+MAX_OPTIONS = 26
 REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
@@ -29,6 +30,7 @@ class TextItem(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Texts: TypeAlias = Annotated[list[str | TextItem], Meta(min_length=1)]
+Finite: TypeAlias = Annotated[float, Meta(ge=-1e9, le=1e9)]
 
 
 class ReadoutSpec(Struct, forbid_unknown_fields=True, frozen=True):
@@ -60,6 +62,52 @@ class ReadoutSpec(Struct, forbid_unknown_fields=True, frozen=True):
         Annotated[float, Meta(ge=0.01, le=100.0)],
         Meta(description="Divides the log-weights before they are normalised over the labels."),
     ] = 1.0
+    values: Annotated[
+        Annotated[list[Finite], Meta(min_length=2, max_length=MAX_LABELS)] | None,
+        Meta(description="What each label is worth. The score is then their mean, weighed by the probabilities."),
+    ] = None
+    debias: Annotated[
+        Literal["auto", "none", "reverse", "rotate"],
+        Meta(
+            description="Average over orders of the labels, options or documents that the prompt lists. `reverse`: "
+            "forwards and backwards. `rotate`: each at each place once. `auto`: what the template says."
+        ),
+    ] = "auto"
+    content_free: Annotated[
+        str | None,
+        Meta(
+            description="A document that says nothing, such as `N/A`. What the model reads from it for the same query "
+            "is taken off: a query that is likely after anything gains nothing by that."
+        ),
+    ] = None
+
+
+Option: TypeAlias = Annotated[str, Meta(min_length=1)]
+
+
+class QueryItem(Struct, forbid_unknown_fields=True, frozen=True):
+    """A query that is read in its own way. Queries of one document are branches behind it."""
+
+    text: str
+    id: Annotated[str, Meta(max_length=512)] | None = None
+    options: Annotated[
+        Annotated[list[Option], Meta(min_length=2, max_length=MAX_OPTIONS)] | None,
+        Meta(description="Texts to choose from. Without a template of its own, the query gets one that lists them."),
+    ] = None
+    template: Annotated[str | None, Meta(description="Default: that of the request.")] = None
+    readout: Annotated[ReadoutSpec | None, Meta(description="Default: that of the request.")] = None
+
+
+class ChunkSpec(Struct, forbid_unknown_fields=True, frozen=True):
+    """Documents longer than `max_tokens` are scored part by part."""
+
+    max_tokens: Annotated[int, Meta(ge=8, le=MAX_COUNT, description="Most tokens of a part.")]
+    overlap_tokens: Annotated[
+        int, Meta(ge=0, le=MAX_COUNT, description="Tokens that a part repeats of the one before it.")
+    ] = 0
+    combine: Annotated[
+        Literal["max", "mean"], Meta(description="The score of the document: that of its best part, or the mean.")
+    ] = "max"
 
 
 class CacheSpec(Struct, forbid_unknown_fields=True, frozen=True):
@@ -77,7 +125,10 @@ class CacheSpec(Struct, forbid_unknown_fields=True, frozen=True):
 class ScoreRequest(Struct, forbid_unknown_fields=True, frozen=True):
     """Queries × documents, or chosen pairs of them, under one template."""
 
-    queries: Annotated[Texts, Meta(description="One or more queries.")]
+    queries: Annotated[
+        Annotated[list[str | QueryItem], Meta(min_length=1)],
+        Meta(description="One or more queries, each a text or an object."),
+    ]
     documents: Annotated[Texts, Meta(description="One or more documents.")]
     pairs: Annotated[
         Literal["all"] | Annotated[list[tuple[Index, Index]], Meta(min_length=1)],
@@ -116,6 +167,16 @@ class ScoreRequest(Struct, forbid_unknown_fields=True, frozen=True):
         PositiveInt | None, Meta(description="Longer documents are treated as `truncate` says.")
     ] = None
     max_tokens_per_query: Annotated[PositiveInt | None, Meta(description="Longer queries are cut at their end.")] = None
+    chunking: Annotated[
+        ChunkSpec | None, Meta(description="Score long documents part by part, behind the same instruction.")
+    ] = None
+    calibration: Annotated[
+        Literal["auto", "none"],
+        Meta(description="`auto`: the one that the server has for this model and template, if any."),
+    ] = "auto"
+    max_tokens_per_prompt: Annotated[
+        PositiveInt | None, Meta(description="What the model can take, if that is less. Documents make room.")
+    ] = None
     cache: CacheSpec = field(default_factory=CacheSpec)
     deadline_ms: Annotated[
         PositiveInt | None,
@@ -164,17 +225,37 @@ class ItemResult(Struct, frozen=True):
     score: Annotated[
         float | UnsetType,
         Meta(
-            description="Labels: probability of the positive label. Likelihood: mean natural log-probability of the "
-            "tokens of the target."
+            description="Labels: probability of the positive label, or what the template makes of their logits or "
+            "values. Likelihood: mean natural log-probability of the tokens of the target. Options: probability "
+            "of the chosen one. Documents that are compared: probability of being the best of their set, or the mean "
+            "over the comparisons."
         ),
     ] = UNSET
+    relevance: Annotated[float | UnsetType, Meta(description="The score on a scale of 0 to 1.")] = UNSET
     label: Annotated[str | UnsetType, Meta(description="The most probable label; of equals, the first.")] = UNSET
     labels: Annotated[dict[str, float] | UnsetType, Meta(description="Probability of each label.")] = UNSET
     label_mass: Annotated[float | UnsetType, Meta(description="Probability that the answer is any of the labels.")] = (
         UNSET
     )
+    choice: Annotated[int | UnsetType, Meta(description="Index of the most probable option; of equals, the first.")] = (
+        UNSET
+    )
+    probabilities: Annotated[
+        list[float] | UnsetType, Meta(description="Probability of each option, in the order of the request.")
+    ] = UNSET
     log_prob_sum: Annotated[float | UnsetType, Meta(description="Natural log-probability of the whole target.")] = UNSET
     target_tokens: int | UnsetType = UNSET
+    spread: Annotated[
+        float | UnsetType, Meta(description="Greatest less smallest score over the orders that were averaged.")
+    ] = UNSET
+    agreement: Annotated[
+        float | UnsetType, Meta(description="Share of the orders whose most probable answer is that of the mean.")
+    ] = UNSET
+    num_chunks: Annotated[int | UnsetType, Meta(description="Parts of the document.")] = UNSET
+    best_chunk: Annotated[int | UnsetType, Meta(description="The part with the best score, from 0.")] = UNSET
+    template: Annotated[
+        str | UnsetType, Meta(description="Only where the queries of a request have several templates.")
+    ] = UNSET
     usage: ItemUsage | UnsetType = UNSET
     error: ItemError | UnsetType = UNSET
 
@@ -225,9 +306,10 @@ class ScoreResponse(Struct, frozen=True):
     id: str
     object: Literal["score_batch"]
     model: str
-    template: str
+    template: Annotated[str, Meta(description="That of the first pair.")]
     order: Order
     readout: ReadoutKind
+    calibration: Annotated[str | None, Meta(description="`name@version` of the calibration that was applied.")]
     created: Annotated[int, Meta(description="Unix time in seconds.")]
     results: list[ItemResult]
     counts: Counts

@@ -14,14 +14,13 @@ import msgspec
 from engine import DeadlineExceeded, Engine, EngineClosed, EngineError, ScoreResult, ScoreTask
 from scorer.admission import Admission
 from scorer.batch import BatchPlan, ItemFault, ScoredBatch
-from scorer.batch_plan import plan_batch
 from scorer.batch_results import scored_batch
 from scorer.error_forms import ErrorForm, native_error
 from scorer.errors import InvalidValue, Refusal
 from scorer.metrics import ItemOutcome, Metrics
-from scorer.model_host import LoadedModel, ModelHost
+from scorer.model_host import LoadedModel, ModelHost, salted
+from scorer.request_plan import InternalRequest, plan_request
 from scorer.request_record import RequestRecord
-from scorer.schema import ScoreRequest
 
 T = TypeVar("T")
 
@@ -39,6 +38,10 @@ WireReply: TypeAlias = msgspec.Struct | list[Any]
 """What is encoded as the body of an answer: an object, or the bare array of some dialects."""
 
 
+def _no_salt(_spoken: object) -> str | None:
+    return None
+
+
 def _no_headers(_spoken: object, _batch: ScoredBatch) -> Mapping[str, str]:
     return {}
 
@@ -49,16 +52,18 @@ class Dialect(Generic[T]):
 
     Args:
         decode: Body to the dialect's own request.
-        to_request: The dialect's request in native terms.
+        to_request: What is to be scored: texts under a template, or prompts of the caller's own.
         reply: The wire form of the answer; may refuse a batch that it cannot express.
         error_form: The wire form of errors.
+        salt: Parts the cache: requests meet only those with the same salt in it.
         headers: Sent with an answer, beside the token counts that all answers have.
     """
 
     decode: Callable[[bytes], T]
-    to_request: Callable[[T], ScoreRequest]
+    to_request: Callable[[T], InternalRequest]
     reply: Callable[[T, ScoredBatch], WireReply]
     error_form: ErrorForm = native_error
+    salt: Callable[[T], str | None] = _no_salt
     headers: Callable[[T, ScoredBatch], Mapping[str, str]] = _no_headers
 
     def choose(self, _body: bytes) -> Dialect[T]:
@@ -168,12 +173,15 @@ class ScoringService:
         record.request_id = request.request_id or record.request_id
         deadline_s = record.started_s + self._time_allowed_s(request)
         began_s = time.monotonic()
-        plan = plan_batch(request, model, max_pairs=self._max_pairs)
+        plan = plan_request(request, model, max_pairs=self._max_pairs)
         submitted_s = time.monotonic()
         future = None
         if plan.rows:
             task = ScoreTask(
-                task_id=record.request_id, namespace=model.namespace, rows=plan.rows, deadline_s=deadline_s
+                task_id=record.request_id,
+                namespace=salted(model.namespace, dialect.salt(spoken)),
+                rows=plan.rows,
+                deadline_s=deadline_s,
             )
             future = model.engine.submit(task)
         return _Started(
@@ -185,7 +193,7 @@ class ScoringService:
             submitted_s=submitted_s,
         )
 
-    def _time_allowed_s(self, request: ScoreRequest) -> float:
+    def _time_allowed_s(self, request: InternalRequest) -> float:
         if request.deadline_ms is None:
             return self._request_timeout_s
         limit_ms = int(self._request_timeout_s * 1000)

@@ -32,10 +32,12 @@ class Settings:
 
     Args:
         model: Path or name of the model; None is the default model.
+        adapter: Path or name of a LoRA adapter in the format of PEFT, merged into the model.
         model_name: Name that clients see and may ask for; None takes the checkpoint's.
         template: ``name``, ``name@version`` or the path of a ``.toml`` file; None takes the one
             that suits the model.
         chat_format: How the model marks turns; None finds out from its special tokens.
+        calibration: Path of a file that ``scorer calibrate`` wrote for this model.
         memo_tokens: Token ids of texts that are remembered, so that a warm text is not tokenised.
         max_body_bytes: Largest request body, counted as it arrives.
         max_buffered_bytes: Bodies held in memory at one time, over all connections.
@@ -55,9 +57,11 @@ class Settings:
     """
 
     model: str | None = None
+    adapter: str | None = None
     model_name: str | None = None
     template: str | None = None
     chat_format: str | None = None
+    calibration: str | None = None
     memo_tokens: int = 2_000_000
     host: str = "127.0.0.1"
     port: int = 8080

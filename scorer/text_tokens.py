@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.pre_tokenizers import Metaspace
 
 from engine import TokenIds
+
+Controls: TypeAlias = frozenset[str] | None
+"""Added tokens that are not read in a text, beside the special ones; None: everything is read."""
 
 
 class TextPiece(NamedTuple):
@@ -81,7 +84,7 @@ class TextMemo:
             raise ValueError(f"max_tokens is {max_tokens}; it must not be negative")
         self._max_tokens = max_tokens
         self._lock = threading.Lock()
-        self._entries: OrderedDict[tuple[frozenset[str], TextPiece], EncodedText] = OrderedDict()
+        self._entries: OrderedDict[tuple[Controls, TextPiece], EncodedText] = OrderedDict()
         self._tokens_held = 0
         self._hits = 0
         self._misses = 0
@@ -91,12 +94,12 @@ class TextMemo:
             return MemoStats(hits=self._hits, misses=self._misses, tokens_held=self._tokens_held)
 
     def look_up(
-        self, controls: frozenset[str], pieces: Iterable[TextPiece], *, spans: bool
+        self, controls: Controls, pieces: Iterable[TextPiece], *, spans: bool
     ) -> tuple[dict[TextPiece, EncodedText], list[TextPiece]]:
         """What is known of ``pieces``, and those that have to be tokenised.
 
         Args:
-            controls: Added tokens that the encoder does not read in text; part of the key.
+            controls: What the encoder does not read in text; part of the key.
             spans: An entry without spans counts as not known.
         """
         found: dict[TextPiece, EncodedText] = {}
@@ -114,7 +117,7 @@ class TextMemo:
             self._misses += len(missing)
         return found, missing
 
-    def remember(self, controls: frozenset[str], encoded: Mapping[TextPiece, EncodedText]) -> None:
+    def remember(self, controls: Controls, encoded: Mapping[TextPiece, EncodedText]) -> None:
         """Take in new texts and let go of the oldest beyond the bound."""
         with self._lock:
             for piece, entry in encoded.items():
@@ -126,24 +129,25 @@ class TextMemo:
             while self._tokens_held > self._max_tokens:
                 self._tokens_held -= len(self._entries.popitem(last=False)[1].ids)
 
-    def _forget(self, key: tuple[frozenset[str], TextPiece]) -> None:
+    def _forget(self, key: tuple[Controls, TextPiece]) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._tokens_held -= len(entry.ids)
 
 
 class TextEncoder:
-    """Tokenises texts in which nothing is read as a control token. Safe to use from any thread.
+    """Tokenises texts; by default nothing in them is read as a control token. Safe to use from any thread.
 
     It works on tokenizers of its own that share the vocabulary with the given one and are
     never changed after they were made.
 
     Args:
-        controls: Added tokens that text must not produce, beside those marked as special.
+        controls: Added tokens that text must not produce, beside those marked as special. None:
+            text is the caller's own prompt, and all control tokens are read in it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, controls: Collection[str], memo: TextMemo) -> None:
-        self._controls = frozenset(controls)
+    def __init__(self, tokenizer: Tokenizer, controls: Collection[str] | None, memo: TextMemo) -> None:
+        self._controls: Controls = None if controls is None else frozenset(controls)
         self._memo = memo
         self._at_start = _copy(tokenizer, self._controls)
         self._inside = self._at_start
@@ -199,8 +203,8 @@ def _token_spans(encoding: Encoding) -> TokenSpans:
     return TokenSpans(flat[0::2], flat[1::2])
 
 
-def _copy(tokenizer: Tokenizer, controls: frozenset[str]) -> Tokenizer:
-    """A tokenizer with the same vocabulary (shared, not copied) that reads no control token."""
+def _copy(tokenizer: Tokenizer, controls: Controls) -> Tokenizer:
+    """A tokenizer with the same vocabulary (shared, not copied) that reads no control token, or all of them."""
     copy = Tokenizer(tokenizer.model)
     if tokenizer.normalizer is not None:
         copy.normalizer = tokenizer.normalizer
@@ -209,10 +213,10 @@ def _copy(tokenizer: Tokenizer, controls: frozenset[str]) -> Tokenizer:
     added = tokenizer.get_added_tokens_decoder()
     for number in sorted(added):  # ids are given in the order of adding
         token: AddedToken = added[number]
-        if token.special or token.content in controls:
+        if token.special or (controls is not None and token.content in controls):
             copy.add_special_tokens([token])
         else:
             copy.add_tokens([token])
         assert copy.token_to_id(token.content) == number, "the library numbers added tokens in the order of adding"
-    copy.encode_special_tokens = True
+    copy.encode_special_tokens = controls is not None
     return copy

@@ -36,6 +36,7 @@ class LoadedTokenizer:
         vocab_size: One more than the greatest id.
         revision: Hash of everything the tokenizer was made from, 16 hex digits.
         chat_template: Jinja source, if the checkpoint has one.
+        lead_ids: What the published tokenizer puts before a text.
     """
 
     tokenizer: Tokenizer
@@ -45,6 +46,7 @@ class LoadedTokenizer:
     vocab_size: int
     revision: str
     chat_template: str | None
+    lead_ids: tuple[int, ...] = ()
 
 
 def load_tokenizer(path: Path) -> LoadedTokenizer:
@@ -118,6 +120,7 @@ def _bare(
 ) -> LoadedTokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    lead_ids = _lead_ids(tokenizer)
     tokenizer.post_processor = Sequence([])
     special_tokens = {
         token.content: number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
@@ -134,7 +137,15 @@ def _bare(
         vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
         revision=revision[:_REVISION_DIGITS],
         chat_template=chat_template,
+        lead_ids=lead_ids,
     )
+
+
+def _lead_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What the post-processor puts before a text, such as the id of BOS."""
+    bare = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a").ids
+    return tuple(next((whole[:at] for at in range(len(whole)) if whole[at : at + len(bare)] == bare), ()))
 
 
 def _check_not_writable(tokenizer: Tokenizer, special_tokens: Mapping[str, int], source: str) -> None:

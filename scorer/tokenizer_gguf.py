@@ -9,6 +9,7 @@ from typing import Final
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
 
 from engine import CheckpointError
 
@@ -100,7 +101,16 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], source: str) -> Tokenize
                 if types[number] == kind
             ]
         )
+    _add_bos(tokenizer, metadata, source)
     return tokenizer
+
+
+def _add_bos(tokenizer: Tokenizer, metadata: Mapping[str, object], source: str) -> None:
+    """Put BOS before texts that are encoded with special tokens, if the file says so."""
+    bos = gguf_token(metadata, "bos", source)
+    if metadata.get("tokenizer.ggml.add_bos_token") is True and bos is not None:
+        special_tokens = [(bos, tokenizer.token_to_id(bos))]
+        tokenizer.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=special_tokens)
 
 
 def gguf_token(metadata: Mapping[str, object], role: str, source: str) -> str | None:

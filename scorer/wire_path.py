@@ -34,6 +34,8 @@ def _below(kind: Any, name: str | None) -> list[Any]:
     found: list[Any] = []
     for option in _options(kind):
         if name is not None and isinstance(option, type) and issubclass(option, msgspec.Struct):
+            if option.__struct_config__.tag_field == name:
+                found.append(Literal[option.__struct_config__.tag])
             hints = get_type_hints(option, include_extras=True)
             found += [hints[name]] if name in hints else []
         elif name is None and get_origin(option) in {list, tuple}:

@@ -187,5 +187,5 @@ def _profiled_kernels() -> Iterator[list[ProfiledKernels]]:
         made.append(ProfiledKernels(load_kernels(name, device)))
         return made[-1].as_kernel_set()
 
-    with mock.patch("engine.runner.load_kernels", load_profiled):
+    with mock.patch("engine.device.load_kernels", load_profiled):
         yield made

@@ -108,13 +108,11 @@ class NativeAttention:
         self._attend.argtypes, self._attend.restype = [ctypes.POINTER(_Arguments), ctypes.c_int64], ctypes.c_int
 
     @staticmethod
-    def takes(query: Tensor, *others: Tensor) -> bool:
+    def takes(*tensors: Tensor) -> bool:
         """Whether dtype, head size and layout are what the C code reads: dense heads or slots."""
-        head_dim = query.shape[-1]
-        return (
-            query.dtype == torch.bfloat16
-            and head_dim % _LANES == 0
-            and all(tensor.stride()[1:] == (head_dim, 1) for tensor in (query, *others))
+        head_dim = tensors[0].shape[-1]
+        return head_dim % _LANES == 0 and all(
+            tensor.dtype == torch.bfloat16 and tensor.stride()[1:] == (head_dim, 1) for tensor in tensors
         )
 
     def __call__(

@@ -46,6 +46,7 @@ def label_logits_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def log_sum_exp_kernel(
     hidden_ptr, head_ptr, partial_ptr, num_rows, vocabulary, width, hidden_stride, head_stride,
+    SOFT_CAP: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, COLUMNS_PER_PROGRAM: tl.constexpr,
 ):  # fmt: skip
     part = tl.program_id(0).to(tl.int64)
@@ -72,6 +73,9 @@ def log_sum_exp_kernel(
             )  # [DEPTH, COLUMNS]
             # three TF32 products carry the 24 bits of a float32
             logits = tl.dot(hidden, weight.to(tl.float32), logits, input_precision="tf32x3")
+        if SOFT_CAP > 0.0:
+            # tanh(y) is 2 * sigmoid(2 y) - 1
+            logits = SOFT_CAP * (2.0 * tl.sigmoid(logits * (2.0 / SOFT_CAP)) - 1.0)
         logits = tl.where(real_columns[None, :], logits, -1.0e30)
         new_top = tl.maximum(top, tl.max(logits, 1))
         weights = tl.where(real_columns[None, :], tl.exp(logits - new_top[:, None]), 0.0)
@@ -81,24 +85,24 @@ def log_sum_exp_kernel(
     tl.store(partial_ptr + part * num_rows + rows, top + tl.log(total), mask=real_rows)
 
 
-def label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
-    """Launch one dot product per label of every row."""
+def label_logits(hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None) -> Tensor:
+    """Launch one dot product per label of every row; they are few, so a cap is applied after."""
     rows, labels = label_ids.shape
     logits = hidden.new_empty((rows, labels))
     label_logits_kernel[rows, labels](
         hidden, head, label_ids, logits, hidden.shape[1], hidden.stride(0), head.stride(0),
         DEPTH=LABEL_DEPTH, num_warps=4, enable_fp_fusion=True,
     )  # fmt: skip
-    return logits
+    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
-def log_sum_exp(hidden: Tensor, head: Tensor) -> Tensor:
+def log_sum_exp(hidden: Tensor, head: Tensor, soft_cap: float | None) -> Tensor:
     """Launch the walk over the vocabulary and join its parts."""
     rows, width = hidden.shape
     parts = triton.cdiv(head.shape[0], LOG_SUM_EXP_TILE["COLUMNS_PER_PROGRAM"])
     partial = hidden.new_empty((parts, rows))
     log_sum_exp_kernel[parts, triton.cdiv(rows, LOG_SUM_EXP_TILE["ROWS"])](
         hidden, head, partial, rows, head.shape[0], width, hidden.stride(0), head.stride(0),
-        **LOG_SUM_EXP_TILE, num_warps=LOG_SUM_EXP_WARPS, num_stages=3, enable_fp_fusion=True,
+        SOFT_CAP=soft_cap or 0.0, **LOG_SUM_EXP_TILE, num_warps=LOG_SUM_EXP_WARPS, num_stages=3, enable_fp_fusion=True,
     )  # fmt: skip
     return torch.logsumexp(partial, dim=0)

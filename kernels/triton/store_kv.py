@@ -43,5 +43,5 @@ def store_kv(key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, r
         key, value, key_pool, value_pool, rows, slots,
         key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         key_pool.stride(0), key_pool.stride(1), value_pool.stride(0), value_pool.stride(1),
-        HEAD_DIM=head_dim, HEAD_DIM_PADDED=triton.next_power_of_2(head_dim), num_warps=1,
+        HEAD_DIM=head_dim, HEAD_DIM_PADDED=triton.next_power_of_2(head_dim), num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip

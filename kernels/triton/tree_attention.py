@@ -2,7 +2,8 @@
 
     reads    query                  [Q, H, D]      rows of the step, or of its last layer
     reads    key, value             [T, H_kv, D]   packed K/V of the step
-    reads    key_pool, value_pool   [H_kv, S, D]   one layer's pool
+    reads    key_pool, value_pool   [H_kv, S, D]   one layer's pool, or its 8-bit codes; then also
+             key_scales, value_scales [H_kv, S]    float32
     reads    units, items, rows, block_ids         int32, see kernels.triton.plan.WorkList
     writes   out                    [Q, H, D]      in full, unless the tile is split; else
     writes   partial                [X, H_kv, TILE_ROWS, D]     float32, not divided by the sum
@@ -11,7 +12,9 @@
 Grid: (units, H_kv). A program holds TILE_ROWS rows: the tokens of its unit times the GROUP
 query heads that share its KV head, token-major. One running softmax goes over four loops:
 bulk runs without any mask, then masked runs, from the pool and from the packed K/V.
-Scores, sums and the accumulator are float32; weights are rounded to the dtype of V.
+Scores, sums and the accumulator are float32; weights are rounded to the dtype of fresh V.
+Codes are widened to that dtype, which holds them exactly; the scale of a key multiplies its
+scores after the dot, the scale of a value its weights before it.
 Judge: kernels.reference.ReferenceKernels.attend.
 """
 
@@ -23,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.api import AttentionShape
+from kernels.api import AttentionShape, PoolHalf, QuantisedPool
 from kernels.triton.merge_partials import merge_partials
 from kernels.triton.metadata import StepMetadata
 from kernels.triton.tuning import Launch, dot_precision
@@ -60,15 +63,34 @@ def _seen_range(record, tokens, end, rows_ptr, num_queries, WINDOW: tl.constexpr
 
 
 @triton.jit
+def _load_tile(
+    key_ptrs, value_ptrs, real_keys, real_dims,
+    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of a tile; slots outside the run may hold NaN, and 0 * NaN is NaN: both are masked."""
+    if MASKED:
+        keys = tl.load(key_ptrs, mask=real_keys[None, :] & real_dims[:, None], other=0.0)
+        values = tl.load(value_ptrs, mask=real_keys[:, None] & real_dims[None, :], other=0.0)
+    elif HEAD_DIM == HEAD_DIM_PADDED:
+        keys = tl.load(key_ptrs)
+        values = tl.load(value_ptrs)
+    else:
+        keys = tl.load(key_ptrs, mask=real_dims[:, None], other=0.0)
+        values = tl.load(value_ptrs, mask=real_dims[None, :], other=0.0)
+    return keys, values
+
+
+@triton.jit
 def _walk(
-    state, query, tokens, source, work, scale,
-    FROM_POOL: tl.constexpr, MASKED: tl.constexpr,
+    state, query, tokens, source, key_scales_ptr, value_scales_ptr, work, scale,
+    FROM_POOL: tl.constexpr, MASKED: tl.constexpr, QUANTISED: tl.constexpr,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, TILE_KEYS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The softmax state after the items of one loop.
 
     FROM_POOL: keys are found through block_ids. MASKED: a row sees a range of the run's keys.
+    QUANTISED: keys and values are codes, each with a scale; otherwise both scale pointers are None.
     """
     # finite, so that a row which has seen nothing yet gives 0 - 0 and not inf - inf
     SENTINEL: tl.constexpr = -1.0e30
@@ -85,9 +107,9 @@ def _walk(
             seen_lo, seen_hi = _seen_range(record, tokens, end, rows_ptr, num_queries, WINDOW)
         for at in range(first, end, TILE_KEYS):
             index = at + tl.arange(0, TILE_KEYS)
+            real_keys = index < end
             lookup = index
             if MASKED:
-                real_keys = index < end
                 lookup = tl.where(real_keys, index, first)
             # widened before any multiply: a pool holds more than 2**31 elements
             if FROM_POOL:
@@ -97,17 +119,14 @@ def _walk(
                 slot = lookup.to(tl.int64)
             key_ptrs = keys_ptr + slot[None, :] * key_stride + dims[:, None]  # [D, TILE_KEYS]
             value_ptrs = values_ptr + slot[:, None] * value_stride + dims[None, :]  # [TILE_KEYS, D]
-            # slots outside the run may hold NaN, and 0 * NaN is NaN: both loads are masked
-            if MASKED:
-                keys = tl.load(key_ptrs, mask=real_keys[None, :] & real_dims[:, None], other=0.0)
-                values = tl.load(value_ptrs, mask=real_keys[:, None] & real_dims[None, :], other=0.0)
-            elif HEAD_DIM == HEAD_DIM_PADDED:
-                keys = tl.load(key_ptrs)
-                values = tl.load(value_ptrs)
-            else:
-                keys = tl.load(key_ptrs, mask=real_dims[:, None], other=0.0)
-                values = tl.load(value_ptrs, mask=real_dims[None, :], other=0.0)
-            scores = _soften(tl.dot(query, keys, input_precision=PRECISION), scale, SOFT_CAP)
+            keys, values = _load_tile(
+                key_ptrs, value_ptrs, real_keys, real_dims, MASKED, HEAD_DIM, HEAD_DIM_PADDED
+            )  # fmt: skip
+            scores = tl.dot(query, keys.to(query.dtype), input_precision=PRECISION)
+            if QUANTISED:
+                # a place outside the run looks up the first key of the run, and has its scale
+                scores *= tl.load(key_scales_ptr + slot)[None, :]
+            scores = _soften(scores, scale, SOFT_CAP)
             if MASKED:
                 seen = (index[None, :] >= seen_lo[:, None]) & (index[None, :] < seen_hi[:, None])
                 scores = tl.where(seen, scores, SENTINEL)
@@ -117,7 +136,10 @@ def _walk(
                 weights = tl.where(seen, weights, 0.0)
             decay = tl.exp2(top - new_top)
             total = total * decay + tl.sum(weights, 1)
-            acc = tl.dot(weights.to(values.dtype), values, acc * decay[:, None], input_precision=PRECISION)
+            if QUANTISED:
+                weights *= tl.load(value_scales_ptr + slot)[None, :]
+            weights = weights.to(query.dtype)
+            acc = tl.dot(weights, values.to(query.dtype), acc * decay[:, None], input_precision=PRECISION)
             top = new_top
     return acc, top, total
 
@@ -126,13 +148,14 @@ def _walk(
 @triton.jit(do_not_specialize=["num_queries"])
 def tree_attention_kernel(
     query_ptr, key_ptr, value_ptr, key_pool_ptr, value_pool_ptr, out_ptr,
-    partial_ptr, partial_top_ptr, partial_sum_ptr,
+    key_scales_ptr, value_scales_ptr, partial_ptr, partial_top_ptr, partial_sum_ptr,
     units_ptr, items_ptr, rows_ptr, block_ids_ptr, num_queries, scale,
     query_row_stride, query_head_stride, key_row_stride, key_head_stride, value_row_stride, value_head_stride,
     key_pool_head_stride, key_pool_slot_stride, value_pool_head_stride, value_pool_slot_stride,
+    key_scales_head_stride, value_scales_head_stride,
     GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_KEYS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr,
+    WINDOW: tl.constexpr, SOFT_CAP: tl.constexpr, PRECISION: tl.constexpr, QUANTISED: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(1).to(tl.int64)
     num_kv_heads = tl.num_programs(1).to(tl.int64)
@@ -161,6 +184,9 @@ def tree_attention_kernel(
         key_ptr + kv_head * key_head_stride, value_ptr + kv_head * value_head_stride,
         key_row_stride, value_row_stride,
     )  # fmt: skip
+    if QUANTISED:
+        key_scales_ptr += kv_head * key_scales_head_stride
+        value_scales_ptr += kv_head * value_scales_head_stride
     state = (
         tl.zeros([TILE_ROWS, HEAD_DIM_PADDED], tl.float32),
         tl.full([TILE_ROWS], -1.0e30, tl.float32),
@@ -172,20 +198,24 @@ def tree_attention_kernel(
     fresh_masked = tl.load(unit + 6)
     last = tl.load(unit + 7)
     state = _walk(
-        state, query, tokens, pool, (items_ptr, pool_bulk, fresh_bulk, rows_ptr, num_queries, block_ids_ptr), scale,
-        True, False, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
+        state, query, tokens, pool, key_scales_ptr, value_scales_ptr,
+        (items_ptr, pool_bulk, fresh_bulk, rows_ptr, num_queries, block_ids_ptr), scale,
+        True, False, QUANTISED, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
     )  # fmt: skip
     state = _walk(
-        state, query, tokens, fresh, (items_ptr, fresh_bulk, pool_masked, rows_ptr, num_queries, block_ids_ptr), scale,
-        False, False, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
+        state, query, tokens, fresh, None, None,
+        (items_ptr, fresh_bulk, pool_masked, rows_ptr, num_queries, block_ids_ptr), scale,
+        False, False, False, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
     )  # fmt: skip
     state = _walk(
-        state, query, tokens, pool, (items_ptr, pool_masked, fresh_masked, rows_ptr, num_queries, block_ids_ptr), scale,
-        True, True, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
+        state, query, tokens, pool, key_scales_ptr, value_scales_ptr,
+        (items_ptr, pool_masked, fresh_masked, rows_ptr, num_queries, block_ids_ptr), scale,
+        True, True, QUANTISED, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
     )  # fmt: skip
     acc, top, total = _walk(
-        state, query, tokens, fresh, (items_ptr, fresh_masked, last, rows_ptr, num_queries, block_ids_ptr), scale,
-        False, True, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
+        state, query, tokens, fresh, None, None,
+        (items_ptr, fresh_masked, last, rows_ptr, num_queries, block_ids_ptr), scale,
+        False, True, False, HEAD_DIM, HEAD_DIM_PADDED, TILE_KEYS, BLOCK_SIZE, WINDOW, SOFT_CAP, PRECISION,
     )  # fmt: skip
 
     if partial >= 0:
@@ -200,7 +230,9 @@ def tree_attention_kernel(
         tl.store(out_ptr + out_rows[:, None] + dims[None, :], result.to(out_ptr.dtype.element_ty), mask=real)
 
 
-def constants(shape: AttentionShape, launch: Launch, *, block_size: int, dtype: torch.dtype) -> dict[str, object]:
+def constants(
+    shape: AttentionShape, launch: Launch, *, block_size: int, dtype: torch.dtype, quantised: bool
+) -> dict[str, object]:
     """The constexpr arguments of the kernel, by name."""
     return {
         "GROUP": shape.num_heads // shape.num_kv_heads,
@@ -212,6 +244,7 @@ def constants(shape: AttentionShape, launch: Launch, *, block_size: int, dtype: 
         "WINDOW": shape.window or 0,
         "SOFT_CAP": shape.soft_cap or 0.0,
         "PRECISION": dot_precision(dtype),
+        "QUANTISED": quantised,
     }
 
 
@@ -219,8 +252,8 @@ def tree_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    key_pool: Tensor,
-    value_pool: Tensor,
+    key_pool: PoolHalf,
+    value_pool: PoolHalf,
     step: StepMetadata,
     shape: AttentionShape,
     launch: Launch,
@@ -237,14 +270,24 @@ def tree_attention(
     rows = (step.num_partials, shape.num_kv_heads, launch.tile_rows)
     partial = query.new_empty((*rows, shape.head_dim), dtype=torch.float32)
     partial_top, partial_sum = (query.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    keys, key_scales = _numbers_and_scales(key_pool)
+    values, value_scales = _numbers_and_scales(value_pool)
     tree_attention_kernel[step.num_units, shape.num_kv_heads](
-        query, key, value, key_pool, value_pool, out, partial, partial_top, partial_sum,
+        query, key, value, keys, values, out, key_scales, value_scales, partial, partial_top, partial_sum,
         step.units, step.items, step.rows, step.block_ids, query.shape[0], shape.scale,
         query.stride(0), query.stride(1), key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-        key_pool.stride(0), key_pool.stride(1), value_pool.stride(0), value_pool.stride(1),
-        **constants(shape, launch, block_size=step.block_size, dtype=query.dtype),
+        keys.stride(0), keys.stride(1), values.stride(0), values.stride(1),
+        key_scales.stride(0) if key_scales is not None else 0,
+        value_scales.stride(0) if value_scales is not None else 0,
+        **constants(
+            shape, launch, block_size=step.block_size, dtype=query.dtype, quantised=key_scales is not None
+        ),
         num_warps=launch.num_warps, num_stages=launch.num_stages, enable_fp_fusion=True,
     )  # fmt: skip
     if step.num_partials:
         merge_partials(out, partial, partial_top, partial_sum, step.merges, group=shape.num_heads // shape.num_kv_heads)
     return out
+
+
+def _numbers_and_scales(pool: PoolHalf) -> tuple[Tensor, Tensor | None]:
+    return (pool.codes, pool.scales) if isinstance(pool, QuantisedPool) else (pool, None)

@@ -8,7 +8,8 @@ replace a row by one that was measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,6 +17,9 @@ from kernels.api import KernelInputError
 
 INTERPRETED = 0
 """The architecture of a process that interprets kernels on the CPU."""
+
+FLOAT8_ARCH = 89
+"""The first architecture that converts 8-bit floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class LaunchKey:
         group: Query heads per KV head.
         rows: Query tokens of the step times ``group``.
         longest_span: Keys of the longest span of the step.
+        quantised: Whether the pool holds 8-bit codes, which a kernel widens in registers.
     """
 
     arch: int
@@ -50,6 +55,7 @@ class LaunchKey:
     group: int
     rows: int
     longest_span: int
+    quantised: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,7 @@ class Rule:
     element_bytes: int = 2
     max_rows: int | None = None
     max_span: int | None = None
+    quantised: bool | None = None
 
     def serves(self, key: LaunchKey) -> bool:
         return (
@@ -72,6 +79,7 @@ class Rule:
             and key.element_bytes == self.element_bytes
             and (self.max_rows is None or key.rows <= self.max_rows)
             and (self.max_span is None or key.longest_span <= self.max_span)
+            and self.quantised in {None, key.quantised}
             and key.group <= self.launch.tile_rows
         )
 
@@ -87,10 +95,12 @@ _SHORT_SPAN = 256  # little to walk: the masked own rows dominate, and waste les
 RULES = (
     # consumer parts (sm_86, 89, 120) have 99 KiB of shared memory, so they and sm_80 share rows
     Rule(min_arch=120, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
+    Rule(min_arch=120, max_head_dim=128, quantised=True, launch=_launch(64, 32, 8, 3)),
     Rule(min_arch=120, max_head_dim=64, launch=_launch(128, 64, 8, 3)),
     Rule(min_arch=120, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=120, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
     Rule(min_arch=100, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
+    Rule(min_arch=100, max_head_dim=128, quantised=True, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=100, max_head_dim=128, max_rows=_SOME_ROWS, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=100, max_head_dim=128, max_span=_SHORT_SPAN, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=100, max_head_dim=128, launch=_launch(128, 64, 8, 3)),
@@ -99,8 +109,10 @@ RULES = (
     Rule(min_arch=90, max_head_dim=128, max_rows=_SOME_ROWS, launch=_launch(64, 64, 4, 3)),
     Rule(min_arch=90, max_head_dim=128, max_span=_SHORT_SPAN, launch=_launch(64, 64, 4, 3)),
     Rule(min_arch=90, max_head_dim=128, launch=_launch(128, 64, 8, 3)),
+    Rule(min_arch=90, max_head_dim=256, quantised=True, launch=_launch(32, 32, 8, 2)),
     Rule(min_arch=90, max_head_dim=256, launch=_launch(64, 32, 8, 3)),
     Rule(min_arch=80, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
+    Rule(min_arch=80, max_head_dim=128, quantised=True, launch=_launch(64, 32, 8, 3)),
     Rule(min_arch=80, max_head_dim=64, launch=_launch(128, 64, 8, 3)),
     Rule(min_arch=80, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
     Rule(min_arch=80, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
@@ -126,6 +138,24 @@ def choose_launch(key: LaunchKey) -> Launch:
         f"no attention launch for arch {key.arch}, head size {key.head_dim}, {key.group} query heads per KV head "
         f"and {key.element_bytes}-byte elements; head sizes up to 256 and arch 80 or newer are supported"
     )
+
+
+def reachable(
+    key: LaunchKey, *, max_span: int, choose: Callable[[LaunchKey], Launch] = choose_launch
+) -> list[LaunchKey]:
+    """One key for every launch that keys like ``key`` can get, of any number of rows and spans up to ``max_span``.
+
+    The bounds of the rules are the only places where the choice changes.
+    """
+    tokens = sorted({1, *(rule.max_rows // key.group + 1 for rule in RULES if rule.max_rows is not None)})
+    spans = sorted({1, *(rule.max_span + 1 for rule in RULES if rule.max_span is not None)})
+    found: dict[Launch, LaunchKey] = {}
+    for count in tokens:
+        for span in spans:
+            if span <= max_span:
+                asked = replace(key, rows=count * key.group, longest_span=span)
+                found.setdefault(choose(asked), asked)
+    return list(found.values())
 
 
 def dot_precision(dtype: torch.dtype) -> str:

@@ -2,8 +2,8 @@
 
 Attention is listed once per launch that the tuning table can give on an architecture, at the
 largest head size that the launch serves, and again with what else changes its code: a small
-head with an odd group, and a sliding window with capped logits. The element-wise kernels are
-listed at the sizes of a 0.6B model.
+head with an odd group, a sliding window with capped logits, and pools of 8-bit codes. The
+element-wise kernels are listed at the sizes of a 0.6B model.
 """
 
 from __future__ import annotations
@@ -14,13 +14,23 @@ from typing import Any
 
 import torch
 
-from kernels.api import AttentionShape
-from kernels.triton import label_readout, merge_partials, rms_norm, rotary, store_kv, swiglu, tree_attention
-from kernels.triton.tuning import Launch, LaunchKey, choose_launch
+from kernels.api import CODE_LIMIT, AttentionShape
+from kernels.triton import (
+    geglu,
+    label_readout,
+    merge_partials,
+    quantise_kv,
+    rms_norm,
+    rotary,
+    store_kv,
+    swiglu,
+    tree_attention,
+)
+from kernels.triton.tuning import FLOAT8_ARCH, Launch, LaunchKey, choose_launch
 
 ARCHITECTURES = (80, 90, 100)
 
-_ELEMENT = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+_ELEMENT = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int8: "i8", torch.float8_e4m3fn: "fp8e4nv"}
 _MANY = 1 << 20
 
 
@@ -47,7 +57,7 @@ class Variant:
 
 def shipped(arch: int) -> list[Variant]:
     """Every variant for one architecture of :data:`ARCHITECTURES`."""
-    return [*_attention(arch), *_others(arch)]
+    return [*_attention(arch), *_quantised(arch), *_others(arch)]
 
 
 def _attention(arch: int) -> Iterator[Variant]:
@@ -65,6 +75,34 @@ def _attention(arch: int) -> Iterator[Variant]:
         yield _attention_variant(arch, shape, torch.bfloat16, launch)
 
 
+def _quantised(arch: int) -> Iterator[Variant]:
+    """Pools of codes: attention once per launch, and what writes them."""
+    for codes in CODE_LIMIT if arch >= FLOAT8_ARCH else (torch.int8,):
+        launches = set()
+        for head_dim, rows in ((256, 16), (256, _MANY), (128, 512), (128, _MANY)):
+            shape = _shape(head_dim=head_dim)
+            launch = _launch(arch, shape, torch.bfloat16, rows=rows, longest_span=_MANY, quantised=True)
+            if launch not in launches:
+                launches.add(launch)
+                yield _attention_variant(arch, shape, torch.bfloat16, launch, codes)
+        for kernel, name in (
+            (quantise_kv.store_quantised_kernel, "store_quantised"),
+            (quantise_kv.round_kv_kernel, "round_kv"),
+        ):
+            yield Variant(
+                name=f"{name} {_ELEMENT[codes]} D128",
+                arch=arch,
+                kernel=kernel,
+                constants=quantise_kv.constants(codes, 128),
+                num_warps=1,
+                pointers={
+                    **dict.fromkeys(["key_codes_ptr", "value_codes_ptr", "codes_ptr"], _ELEMENT[codes]),
+                    **dict.fromkeys(["key_scales_ptr", "value_scales_ptr"], "fp32"),
+                    **dict.fromkeys(["rows_ptr", "slots_ptr"], "i64"),
+                },
+            )
+
+
 def _shape(
     *, head_dim: int, group: int = 2, window: int | None = None, soft_cap: float | None = None
 ) -> AttentionShape:
@@ -73,7 +111,9 @@ def _shape(
     )
 
 
-def _launch(arch: int, shape: AttentionShape, dtype: torch.dtype, *, rows: int, longest_span: int) -> Launch:
+def _launch(
+    arch: int, shape: AttentionShape, dtype: torch.dtype, *, rows: int, longest_span: int, quantised: bool = False
+) -> Launch:
     return choose_launch(
         LaunchKey(
             arch=arch,
@@ -82,26 +122,33 @@ def _launch(arch: int, shape: AttentionShape, dtype: torch.dtype, *, rows: int, 
             group=shape.num_heads // shape.num_kv_heads,
             rows=rows,
             longest_span=longest_span,
+            quantised=quantised,
         )
     )
 
 
-def _attention_variant(arch: int, shape: AttentionShape, dtype: torch.dtype, launch: Launch) -> Variant:
+def _attention_variant(
+    arch: int, shape: AttentionShape, dtype: torch.dtype, launch: Launch, codes: torch.dtype | None = None
+) -> Variant:
     element = _ELEMENT[dtype]
     group = shape.num_heads // shape.num_kv_heads
     options = f" window {shape.window} cap {shape.soft_cap:g}" if shape.window and shape.soft_cap else ""
+    options += f" pool {_ELEMENT[codes]}" if codes else ""
+    scales = ["key_scales_ptr", "value_scales_ptr"]
+    constants = tree_attention.constants(shape, launch, block_size=16, dtype=dtype, quantised=codes is not None)
     return Variant(
         name=f"tree_attention {element} D{shape.head_dim} G{group} {launch.tile_rows}x{launch.tile_keys} "
         f"{launch.num_warps}w {launch.num_stages}s{options}",
         arch=arch,
         kernel=tree_attention.tree_attention_kernel,
-        constants=tree_attention.constants(shape, launch, block_size=16, dtype=dtype),
+        constants=constants if codes else {**constants, **dict.fromkeys(scales)},
         num_warps=launch.num_warps,
         num_stages=launch.num_stages,
         element=element,
         pointers={
             **dict.fromkeys(["units_ptr", "items_ptr", "rows_ptr", "block_ids_ptr"], "i32"),
-            **dict.fromkeys(["partial_ptr", "partial_top_ptr", "partial_sum_ptr"], "fp32"),
+            **dict.fromkeys(["partial_ptr", "partial_top_ptr", "partial_sum_ptr", *scales], "fp32"),
+            **dict.fromkeys(["key_pool_ptr", "value_pool_ptr"], _ELEMENT[codes or dtype]),
         },
         bulk=launch.tile_rows >= 64 and dtype != torch.float32,
     )
@@ -142,6 +189,7 @@ def _others(arch: int) -> Iterator[Variant]:
         pointers={"cos_ptr": "fp32", "sin_ptr": "fp32"},
     )
     yield Variant(name="swiglu", arch=arch, kernel=swiglu.swiglu_kernel, constants={"COLS": swiglu.COLS}, num_warps=4)
+    yield Variant(name="geglu", arch=arch, kernel=geglu.geglu_kernel, constants={"COLS": geglu.COLS}, num_warps=4)
     yield Variant(
         name="store_kv D128",
         arch=arch,
@@ -158,11 +206,12 @@ def _others(arch: int) -> Iterator[Variant]:
         num_warps=4,
         pointers={"hidden_ptr": "fp32", "logits_ptr": "fp32", "label_ids_ptr": "i64"},
     )
-    yield Variant(
-        name="log_sum_exp",
-        arch=arch,
-        kernel=label_readout.log_sum_exp_kernel,
-        constants=label_readout.LOG_SUM_EXP_TILE,
-        num_warps=label_readout.LOG_SUM_EXP_WARPS,
-        pointers={"hidden_ptr": "fp32", "partial_ptr": "fp32"},
-    )
+    for soft_cap in (0.0, 30.0):
+        yield Variant(
+            name=f"log_sum_exp cap {soft_cap:g}" if soft_cap else "log_sum_exp",
+            arch=arch,
+            kernel=label_readout.log_sum_exp_kernel,
+            constants={"SOFT_CAP": soft_cap, **label_readout.LOG_SUM_EXP_TILE},
+            num_warps=label_readout.LOG_SUM_EXP_WARPS,
+            pointers={"hidden_ptr": "fp32", "partial_ptr": "fp32"},
+        )

@@ -1,9 +1,10 @@
-"""``scorer eval``: how well the model ranks, beside BM25."""
+"""``scorer eval``: how well the model ranks, beside BM25, or how well it answers."""
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,12 +12,20 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from scorer.batch import ScoredBatch
+    from scorer.label_report import LabelReport
+    from scorer.label_run import AnswerForm, Debiased
+    from scorer.label_sets import LabelSet
     from scorer.model_host import LoadedModel
     from scorer.ranking_report import EvalReport
+    from scorer.ranking_run import Tally
     from scorer.ranking_sets import RankingSet
+    from scorer.schema import ScoreRequest
 
 
+_RANKING_TOKENS = 300
 _EXTRA = ("bm25s", "ir_measures", "Stemmer")
 
 
@@ -36,7 +45,11 @@ def _weights(context: click.Context, parameter: click.Parameter, value: str) -> 
 @click.argument("set_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--model", metavar="PATH", help="Folder, .gguf file, or name of the model.  [default: the fetched one]")
 @click.option("--template", metavar="NAME", help="name, name@version, or a .toml file.  [default: suits the model]")
-@click.option("--max-document-tokens", type=click.IntRange(min=1), default=300, show_default=True)
+@click.option(
+    "--max-document-tokens",
+    type=click.IntRange(min=1),
+    help=f"Cut longer documents.  [default: {_RANKING_TOKENS} for ranking sets, what fits for label sets]",
+)
 @click.option("--depth", type=click.IntRange(min=1), default=50, show_default=True, help="Candidates per query.")
 @click.option(
     "--weights",
@@ -45,7 +58,25 @@ def _weights(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="W,...",
     help="Shares of the model's score in mixes with BM25 to report on all queries, such as 0.5,0.7.",
 )
-@click.option("--queries", "num_queries", type=click.IntRange(min=1), help="Take only the first N queries.")
+@click.option(
+    "--queries", "num_queries", type=click.IntRange(min=1), help="Take only the first N queries (documents) of a set."
+)
+@click.option(
+    "--answers",
+    "form",
+    type=click.Choice(["letters", "words"]),
+    default="letters",
+    show_default=True,
+    help="Label sets: the model answers with the letter of an option, or with the option.",
+)
+@click.option(
+    "--debias",
+    type=click.Choice(["reverse", "rotate"]),
+    default="reverse",
+    show_default=True,
+    help="Label sets: the orders of the options that are compared and averaged.",
+)
+@click.option("--question", metavar="TEXT", help="Label sets without questions: what is asked of each text.")
 @click.option(
     "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report here."
 )
@@ -54,45 +85,153 @@ def command(
     set_dir: Path,
     model: str | None,
     template: str | None,
-    max_document_tokens: int,
+    max_document_tokens: int | None,
     depth: int,
     weights: tuple[float, ...],
     num_queries: int | None,
+    form: AnswerForm,
+    debias: Debiased,
+    question: str | None,
     json_file: Path | None,
 ) -> None:
-    """Re-rank the candidates of a ranking set and print nDCG@10 and MRR@10 beside BM25's.
+    """Measure how well the model does on a set whose answers are known.
 
-    SET_DIR holds docs.jsonl, queries.jsonl, qrels.tsv and bm25_top50.jsonl; docs/ranking-sets.md
-    describes them and the measures.
+    A ranking set (docs.jsonl, queries.jsonl, qrels.tsv, bm25_top50.jsonl): its candidates are ranked
+    again; nDCG@10 and MRR@10 are printed beside BM25's. A label set (items.jsonl): its questions are
+    answered; accuracy, calibration error and how many answers hang on the order of the options are
+    printed. docs/ranking-sets.md and docs/label-sets.md describe the files and the measures.
     """
-    if missing := [name for name in _EXTRA if find_spec(name) is None]:
-        raise click.ClickException(f"{', '.join(missing)} is not installed; pip install 'radix-scorer[eval]' brings it")
-    import msgspec
-
     from engine import EngineError
+    from scorer.errors import Refusal
+    from scorer.label_report import format_label_report
+    from scorer.label_sets import is_label_set, read_label_set
     from scorer.offline_model import NoModel, offline_model
     from scorer.ranking_report import format_report
-    from scorer.ranking_sets import RankingSetError, read_ranking_set
+    from scorer.ranking_sets import read_ranking_set
+    from scorer.set_lines import EvalSetError
 
+    report: LabelReport | EvalReport
     try:
-        ranking_set = read_ranking_set(set_dir)
-        with offline_model(os.environ, model=model, template=template) as loaded:
-            report = _evaluate(
-                ranking_set,
-                loaded,
-                max_document_tokens=max_document_tokens,
-                depth=depth,
-                weights=weights,
-                num_queries=num_queries,
-            )
-    except (RankingSetError, NoModel, EngineError) as error:
+        if is_label_set(set_dir):
+            label_set = _first(read_label_set(set_dir), num_queries)
+            with offline_model(os.environ, model=model, template=template) as loaded:
+                report = _evaluate_labels(label_set, loaded, form, debias, question, max_document_tokens)
+            shown = format_label_report(report)
+        else:
+            _require_extra()
+            ranking_set = read_ranking_set(set_dir)
+            with offline_model(os.environ, model=model, template=template) as loaded:
+                report = _evaluate(
+                    ranking_set,
+                    loaded,
+                    max_document_tokens=max_document_tokens or _RANKING_TOKENS,
+                    depth=depth,
+                    weights=weights,
+                    num_queries=num_queries,
+                )
+            shown = format_report(report)
+    except (EvalSetError, NoModel, EngineError, Refusal) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(format_report(report))
-    if json_file is not None:
-        try:
-            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-        except OSError as error:
-            raise click.ClickException(f"{json_file} cannot be written: {error.strerror}") from error
+    click.echo(shown)
+    _write(report, json_file)
+
+
+def _require_extra() -> None:
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise click.ClickException(f"{', '.join(missing)} is not installed; pip install 'radix-scorer[eval]' brings it")
+
+
+def _write(report: LabelReport | EvalReport, json_file: Path | None) -> None:
+    import msgspec
+
+    if json_file is None:
+        return
+    try:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    except OSError as error:
+        raise click.ClickException(f"{json_file} cannot be written: {error.strerror}") from error
+
+
+def _first(label_set: LabelSet, num_documents: int | None) -> LabelSet:
+    from dataclasses import replace
+
+    return replace(label_set, documents=label_set.documents[:num_documents])
+
+
+@contextmanager
+def _counting(total: int, name: str, unit: str) -> Iterator[tuple[Tally, Callable[[ScoredBatch], None]]]:
+    """A tally, and what adds a batch to it while a bar shows how far it has come."""
+    from tqdm import tqdm
+
+    from scorer.ranking_run import Tally
+    from scorer.token_shares import format_shares
+
+    tally = Tally()
+    with tqdm(total=total, unit=unit, desc=name) as bar:
+
+        def count(batch: ScoredBatch) -> None:
+            tally.add(batch)
+            bar.set_postfix_str(format_shares(tally.usage), refresh=False)
+            bar.update(len(batch.items))
+
+        yield tally, count
+
+
+def _evaluate_labels(
+    label_set: LabelSet,
+    model: LoadedModel,
+    form: AnswerForm,
+    debias: Debiased,
+    question: str | None,
+    max_document_tokens: int | None,
+) -> LabelReport:
+    from scorer.label_eval import judge_answers
+    from scorer.label_report import LabelReport
+    from scorer.label_run import DEFAULT_QUESTION, answer_questions
+    from scorer.offline import score_now
+
+    questions = label_set.questions
+    rows = []
+    names: dict[Debiased, str] = {"none": "as listed", debias: f"{debias}, averaged"}
+    calibrations: set[str | None] = set()
+    with _counting(len(names) * len(questions), label_set.name, "answer") as (tally, count):
+
+        def score(request: ScoreRequest) -> ScoredBatch:
+            batch = score_now(request, model)
+            calibrations.add(batch.plan.calibration)
+            return batch
+
+        started = time.monotonic()
+        for orders, name in names.items():
+            answers = answer_questions(
+                label_set.documents,
+                score,
+                form=form,
+                debias=orders,
+                question=question or DEFAULT_QUESTION,
+                max_document_tokens=max_document_tokens,
+                on_batch=count,
+            )
+            if answers:
+                rows.append(judge_answers(name, answers))
+        seconds = time.monotonic() - started
+    info = model.engine.info
+    return LabelReport(
+        label_set=label_set.name,
+        model=model.name,
+        revision=info.revision,
+        dtype=info.dtype,
+        kernels=info.kernels,
+        form=form,
+        calibration=next(iter(calibrations), None),
+        num_documents=len(label_set.documents),
+        num_questions=len(questions),
+        max_document_tokens=max_document_tokens,
+        constant_accuracy=label_set.constant_accuracy,
+        rows=tuple(rows),
+        tally=tally,
+        seconds=seconds,
+    )
 
 
 def _evaluate(
@@ -104,24 +243,15 @@ def _evaluate(
     weights: tuple[float, ...],
     num_queries: int | None,
 ) -> EvalReport:
-    from tqdm import tqdm
-
     from scorer.bm25 import bm25_scores
     from scorer.offline import score_now
     from scorer.ranking_eval import evaluate
     from scorer.ranking_report import EvalReport
-    from scorer.ranking_run import Tally, first_candidates, score_candidates
-    from scorer.token_shares import format_shares
+    from scorer.ranking_run import first_candidates, score_candidates
 
     queries = first_candidates(ranking_set.queries[:num_queries], depth)
-    tally = Tally()
-    with tqdm(total=sum(len(query.candidates) for query in queries), unit="pair", desc=ranking_set.name) as bar:
-
-        def count(batch: ScoredBatch) -> None:
-            tally.add(batch)
-            bar.set_postfix_str(format_shares(tally.usage), refresh=False)
-            bar.update(len(batch.items))
-
+    num_pairs = sum(len(query.candidates) for query in queries)
+    with _counting(num_pairs, ranking_set.name, "pair") as (tally, count):
         started = time.monotonic()
         scores = score_candidates(
             queries,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 if TYPE_CHECKING:
+    from engine.config import EngineConfig
     from engine.model_config import ModelConfig
     from scorer.plan import MemoryPlan
-
-_ELEMENT_BYTES: Final = {"bfloat16": 2, "float32": 4}
 
 
 @click.command("plan")
@@ -25,7 +24,14 @@ _ELEMENT_BYTES: Final = {"bfloat16": 2, "float32": 4}
     show_default=True,
     help="Length of a prefix that all documents share.",
 )
-@click.option("--dtype", type=click.Choice(list(_ELEMENT_BYTES)), default="bfloat16", show_default=True)
+@click.option("--dtype", type=click.Choice(["bfloat16", "float32"]), default="bfloat16", show_default=True)
+@click.option(
+    "--kv-dtype",
+    type=click.Choice(["auto", "fp8", "int8"]),
+    default="auto",
+    show_default=True,
+    help="Type of K and V; auto: as --dtype.",
+)
 @click.option("--block-size", type=click.IntRange(min=1, max=1024), default=16, show_default=True)
 def command(
     *,
@@ -34,6 +40,7 @@ def command(
     document_tokens: int,
     prefix_tokens: int,
     dtype: Literal["bfloat16", "float32"],
+    kv_dtype: Literal["auto", "fp8", "int8"],
     block_size: int,
 ) -> None:
     """Print what MODEL takes and how much text a memory keeps warm.
@@ -43,17 +50,19 @@ def command(
     """
     from engine import CheckpointError
     from engine.checkpoint_files import find_checkpoint_files, read_model_config
+    from engine.config import ELEMENT_BYTES, EngineConfig
     from scorer.fetch import ModelNotFoundError, find_model
     from scorer.plan import parse_bytes, plan_memory
 
-    element_bytes = _ELEMENT_BYTES[dtype]
+    settings = EngineConfig(dtype=dtype, kv_dtype=kv_dtype, block_size=block_size)
     try:
         files = find_checkpoint_files(find_model(model, os.environ))
         config = read_model_config(files)
         plan = memory and plan_memory(
             config,
             memory_bytes=parse_bytes(memory),
-            element_bytes=element_bytes,
+            element_bytes=ELEMENT_BYTES[dtype],
+            token_bytes=config.kv_bytes_per_token(*settings.kv_widths),
             block_size=block_size,
             document_tokens=document_tokens,
             prefix_tokens=prefix_tokens,
@@ -61,21 +70,27 @@ def command(
     except (CheckpointError, ModelNotFoundError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"model          {files.name}, {config.architecture}, {dtype}")
-    for line in _model_lines(config, element_bytes, block_size):
+    for line in _model_lines(config, settings):
         click.echo(line)
     if plan:
         for line in _plan_lines(plan, document_tokens, prefix_tokens):
             click.echo(line)
 
 
-def _model_lines(config: ModelConfig, element_bytes: int, block_size: int) -> list[str]:
+def _model_lines(config: ModelConfig, settings: EngineConfig) -> list[str]:
+    from engine.config import ELEMENT_BYTES
     from scorer.plan import format_bytes
 
-    weights, per_token = config.num_parameters * element_bytes, config.kv_bytes_per_token(element_bytes)
-    factors = f"2 × {config.num_layers} layers × {config.num_kv_heads} KV heads × {config.head_dim} head size"
+    element_bytes, block_size = ELEMENT_BYTES[settings.dtype], settings.block_size
+    weights, per_token = config.num_parameters * element_bytes, config.kv_bytes_per_token(*settings.kv_widths)
+    number_bytes, scale_bytes = settings.kv_widths
+    head = f"{config.head_dim} head size × {number_bytes} bytes"
+    if scale_bytes:
+        head = f"({head} + {scale_bytes} bytes of scale)"
+    factors = f"2 × {config.num_layers} layers × {config.num_kv_heads} KV heads × {head}"
     return [
         f"weights        {config.num_parameters:,} parameters × {element_bytes} bytes = {format_bytes(weights)}",
-        f"KV per token   {factors} × {element_bytes} bytes = {per_token:,} bytes",
+        f"KV per token   {factors} = {per_token:,} bytes",
         f"KV per block   {block_size} tokens × {per_token:,} bytes = {format_bytes(block_size * per_token)}",
     ]
 

@@ -23,7 +23,7 @@ def test_weight_bytes_are_those_of_all_tensors() -> None:
     weights = checkpoint.weights
     parts = [weights.embedding, weights.final_norm]
     for layer in weights.layers:
-        parts += [layer.input_norm, layer.qkv, layer.attention_out, layer.post_norm, layer.gate_up, layer.down]
+        parts += [layer.input_norm, layer.qkv, layer.attention_out, layer.feed_forward_norm, layer.gate_up, layer.down]
 
     assert ModelCost(config=checkpoint.config, element_bytes=4).weight_bytes == sum(part.nbytes for part in parts)
 

@@ -41,7 +41,13 @@ def start(metrics: Metrics) -> Memo:
     metrics.watch_memo(lambda: memo.stats)
     metrics.set_selftest(passed=True)
     metrics.set_build_info(
-        version="0.1.0", model="tiny", revision="abc123", template="generic@1", dtype="float32", kernels="reference"
+        version="0.1.0",
+        model="tiny",
+        revision="abc123",
+        template="generic@1",
+        dtype="float32",
+        kv_dtype="float32",
+        kernels="reference",
     )
     return memo
 

@@ -13,6 +13,7 @@ from engine.checkpoint_files import SafetensorsFiles, find_checkpoint_files, rea
 from engine.checkpoint_safetensors import load_safetensors
 from engine.errors import CheckpointError
 from engine.weights import ModelWeights
+from tests.helpers.families import tiny_model
 from tests.helpers.llama_files import HEAD_SHAPES, assert_same_weights, head_shape, save_folder, tiny_llama
 
 
@@ -88,6 +89,29 @@ def test_a_weight_beyond_the_range_of_float16_stays_finite(folder: Path) -> None
 
     assert torch.isfinite(weights.final_norm).all()
     assert weights.final_norm[0].item() == pytest.approx(1e5, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_norms_of_gemma_are_one_more_than_what_the_file_holds_and_are_not_rounded(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    model = tiny_model("gemma3")
+    stored = model.state_dict()
+
+    weights = load(save_folder(model, tmp_path), dtype)
+
+    assert torch.equal(weights.final_norm, stored["model.norm.weight"] + 1)
+    for number, layer in enumerate(weights.layers):
+        for name, norm in {
+            "input_layernorm": layer.input_norm,
+            "post_attention_layernorm": layer.attention_out_norm,
+            "pre_feedforward_layernorm": layer.feed_forward_norm,
+            "post_feedforward_layernorm": layer.feed_forward_out_norm,
+            "self_attn.q_norm": layer.query_norm,
+            "self_attn.k_norm": layer.key_norm,
+        }.items():
+            assert norm is not None
+            assert torch.equal(norm, stored[f"model.layers.{number}.{name}.weight"] + 1)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from engine.kv_pool import KvPool, count_blocks, free_memory
 from engine.prefix_cache import PrefixCache
 from engine.prefix_tree import Segment
 from engine.scheduler import Scheduler
-from kernels.api import SpanTable
+from kernels.api import QuantisedPool, SpanTable
 from kernels.cpu import CpuPlan
 from tests.helpers.paper_engine import make_task
 from tests.helpers.tiny import tiny_config
@@ -23,8 +25,8 @@ TOKEN_BYTES = 2 * 2 * 1 * 16 * 4
 
 
 def count(*, pool_bytes: int | None, free_bytes: int = 0, block_size: int = 16) -> int:
-    config = EngineConfig(pool_bytes=pool_bytes, block_size=block_size)
-    return count_blocks(tiny_config(), config, element_bytes=4, free_bytes=free_bytes)
+    config = EngineConfig(pool_bytes=pool_bytes, block_size=block_size, dtype="float32")
+    return count_blocks(tiny_config(), config, free_bytes=free_bytes)
 
 
 class TestSize:
@@ -50,6 +52,24 @@ class TestSize:
 
         assert pool.num_bytes == 5 * 16 * TOKEN_BYTES
 
+    @pytest.mark.parametrize(("kv_dtype", "codes"), [("int8", torch.int8), ("fp8", torch.float8_e4m3fn)])
+    def test_codes_and_scales_take_the_bytes_that_were_counted(
+        self, kv_dtype: Literal["int8", "fp8"], codes: torch.dtype
+    ) -> None:
+        block_bytes = 16 * 2 * 2 * 1 * (16 + 4)  # a token: K and V, two layers, one head, 16 codes and a scale
+        config = EngineConfig(pool_bytes=6 * block_bytes - 1, block_size=16, kv_dtype=kv_dtype)
+        num_blocks = count_blocks(tiny_config(), config, free_bytes=0)
+        pool = KvPool(tiny_config(), num_blocks=num_blocks, block_size=16, dtype=codes, device=CPU)
+
+        assert num_blocks == 5
+        assert pool.num_bytes == 5 * block_bytes
+
+    def test_more_than_a_gpu_has_is_refused_with_both_numbers(self) -> None:
+        config = EngineConfig(pool_bytes=1 << 30, device="cuda")
+
+        with pytest.raises(DeviceError, match=r"pool_bytes is 1073741824; 1000000000 bytes of the GPU are free"):
+            count_blocks(tiny_config(), config, free_bytes=10**9)
+
     def test_free_memory_is_a_part_of_the_memory_there_is(self) -> None:
         page_bytes = 4096
 
@@ -64,6 +84,8 @@ def test_a_layer_is_a_view_of_its_own_part() -> None:
         tensor.zero_()
 
     keys, values = pool.layer(1)
+    assert isinstance(keys, torch.Tensor)
+    assert isinstance(values, torch.Tensor)
     keys.fill_(1)
     values.fill_(2)
 
@@ -72,6 +94,21 @@ def test_a_layer_is_a_view_of_its_own_part() -> None:
     assert pool.values[0].eq(0).all()
     assert pool.keys[1].eq(1).all()
     assert pool.values[1].eq(2).all()
+
+
+def test_a_layer_of_codes_has_its_own_scales() -> None:
+    pool = KvPool(tiny_config(), num_blocks=3, block_size=4, dtype=torch.int8, device=CPU)
+    assert pool.scales is not None
+    for number, scales in enumerate(pool.scales):
+        scales[0].fill_(10 + number)
+        scales[1].fill_(20 + number)
+
+    keys, values = pool.layer(1)
+
+    assert isinstance(keys, QuantisedPool)
+    assert isinstance(values, QuantisedPool)
+    assert keys.scales.eq(20).all()
+    assert values.scales.eq(21).all()
 
 
 class TestSlotsBeyond32Bits:

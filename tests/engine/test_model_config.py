@@ -9,7 +9,9 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine.errors import CheckpointError
-from engine.model_config import ModelConfig, config_from_gguf, config_from_hf
+from engine.families import config_from_gguf, config_from_hf
+from engine.model_config import LayerAttention, ModelConfig, StoredForm
+from engine.rotary import Rotary
 from tests.helpers.llama_files import HEAD_SHAPES, head_shape, tiny_llama
 
 # as published with SmolLM2-135M-Instruct
@@ -46,7 +48,7 @@ SMOLLM2: dict[str, Any] = {
 
 SMOLLM2_CONFIG = ModelConfig(
     architecture="LlamaForCausalLM",
-    num_layers=30,
+    layers=(LayerAttention(rotary=Rotary(theta=100_000.0)),) * 30,
     hidden_size=576,
     num_heads=9,
     num_kv_heads=3,
@@ -55,9 +57,12 @@ SMOLLM2_CONFIG = ModelConfig(
     vocab_size=49152,
     max_positions=8192,
     rms_norm_eps=1e-05,
-    rope_theta=100000.0,
+    query_scale=0.125,
     tie_word_embeddings=True,
 )
+
+LLAMA3: dict[str, Any] = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0}
 
 GGUF: dict[str, Any] = {
     "general.architecture": "llama",
@@ -106,7 +111,7 @@ def test_agrees_with_the_config_object_that_wrote_the_file(shape: tuple[int, int
     assert config.vocab_size == judge.vocab_size
     assert config.max_positions == judge.max_position_embeddings
     assert config.rms_norm_eps == judge.rms_norm_eps
-    assert config.rope_theta == judge.rope_parameters["rope_theta"] == 12345.0
+    assert config.layers[0].rotary.theta == judge.rope_parameters["rope_theta"] == 12345.0
     assert config.tie_word_embeddings is tied
 
 
@@ -121,7 +126,7 @@ def test_optional_fields_that_are_missing_take_the_defaults_of_llama() -> None:
     assert config.head_dim == judge.head_dim == 64
     assert config.max_positions == judge.max_position_embeddings
     assert config.rms_norm_eps == judge.rms_norm_eps
-    assert config.rope_theta == judge.rope_parameters["rope_theta"]
+    assert config.layers[0].rotary.theta == judge.rope_parameters["rope_theta"]
     assert config.tie_word_embeddings == judge.tie_word_embeddings
 
 
@@ -135,7 +140,6 @@ def test_a_size_that_is_no_positive_whole_number_is_refused_by_name(name: str, v
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("attention_bias", True, "attention_bias is True; only False"),
         ("mlp_bias", True, "mlp_bias is True; only False"),
         ("hidden_act", "gelu", "hidden_act is 'gelu'; only 'silu'"),
         ("attention_dropout", 0.1, "attention_dropout is 0.1; only 0.0"),
@@ -145,11 +149,21 @@ def test_a_size_that_is_no_positive_whole_number_is_refused_by_name(name: str, v
         ("quantization_config", {"bits": 4}, "quantization_config is {'bits': 4}; only None"),
         ("partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5; only 1.0"),
         ("rope_interleaved", True, "rope_interleaved is True; only False"),
-        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}, "rope_scaling: rope_type is 'llama3'; only 'default'"),
-        ("rope_scaling", {"type": "linear", "factor": 2.0}, "rope_scaling: type is 'linear'; only 'default'"),
+        (
+            "rope_scaling",
+            {"rope_type": "dynamic", "factor": 8.0},
+            "rope_scaling: rope_type is 'dynamic'; only 'default'",
+        ),
+        ("rope_scaling", {"type": "longrope", "factor": 2.0}, "rope_scaling: type is 'longrope'; only 'default'"),
+        ("rope_scaling", {"type": "linear"}, "rope_scaling: factor is missing"),
+        ("rope_scaling", {"type": "linear", "factor": 0}, "rope_scaling: factor is 0; a positive number"),
+        ("rope_scaling", {"type": "linear", "rope_type": "yarn"}, "rope_scaling: the kind of scaling is stated twice"),
+        ("rope_scaling", {"type": "linear", "factor": 2.0, "beta_fast": 4}, "rope_scaling: beta_fast is 4; this field"),
+        ("rope_scaling", LLAMA3 | {"high_freq_factor": 1.0}, "rope_scaling: high_freq_factor is 1.0; it must exceed"),
+        ("rope_scaling", YARN | {"beta_fast": 1}, "rope_scaling: beta_fast is 1.0; it must exceed beta_slow"),
         ("rope_scaling", {"factor": 2.0}, "rope_scaling: factor is 2.0; this field is not supported"),
         ("rope_scaling", 2.0, "rope_scaling is 2.0; an object or null"),
-        ("rope_parameters", {"rope_type": "yarn"}, "rope_parameters: rope_type is 'yarn'; only 'default'"),
+        ("rope_parameters", {"rope_type": "proportional"}, "rope_parameters: rope_type is 'proportional'; only"),
         ("rope_parameters", {"partial_rotary_factor": 0.5}, "rope_parameters: partial_rotary_factor is 0.5; only 1.0"),
         ("final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; this field is not supported"),
         ("logit_scale", 0.5, "logit_scale is 0.5; this field is not supported"),
@@ -182,14 +196,14 @@ def test_a_rotary_base_that_is_stated_twice_must_be_the_same() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (["MistralForCausalLM"], "'MistralForCausalLM'"),
+        (["MixtralForCausalLM"], "'MixtralForCausalLM'"),
         ("Llama", "'Llama'"),
         (["LlamaForCausalLM", "Other"], "['LlamaForCausalLM', 'Other']"),
         (None, "not stated"),
     ],
 )
 def test_an_unknown_architecture_is_refused_with_the_supported_ones(value: object, said: str) -> None:
-    wanted = f"config.json: the architecture is {said}; supported: LlamaForCausalLM"
+    wanted = f"config.json: the architecture is {said}; supported: LlamaForCausalLM, MistralForCausalLM, Qwen2"
 
     with pytest.raises(CheckpointError, match=re.escape(wanted)):
         config_from_hf(SMOLLM2 | {"architectures": value}, "config.json")
@@ -216,7 +230,7 @@ def test_values_that_make_no_decoder_are_refused(change: dict[str, object], reas
 def test_reads_gguf_metadata_and_ties_the_head_if_the_file_has_none(*, has_head: bool) -> None:
     assert config_from_gguf(GGUF, "model.gguf", has_head=has_head) == ModelConfig(
         architecture="llama",
-        num_layers=2,
+        layers=(LayerAttention(rotary=Rotary(theta=10_000.0)),) * 2,
         hidden_size=64,
         num_heads=4,
         num_kv_heads=2,
@@ -225,8 +239,9 @@ def test_reads_gguf_metadata_and_ties_the_head_if_the_file_has_none(*, has_head:
         vocab_size=160,
         max_positions=256,
         rms_norm_eps=1e-5,
-        rope_theta=10000.0,
+        query_scale=0.25,
         tie_word_embeddings=not has_head,
+        stored=StoredForm(interleaved_rotary=True),
     )
 
 
@@ -239,10 +254,10 @@ def test_gguf_vocabulary_size_falls_back_to_the_number_of_tokens() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("general.architecture", "qwen2"),
+        ("general.architecture", "mamba"),
         ("general.type", "adapter"),
         ("llama.expert_count", 8),
-        ("llama.rope.scaling.type", "yarn"),
+        ("llama.rope.scaling.type", "longrope"),
         ("llama.rope.scaling.factor", 8.0),
         ("llama.rope.dimension_count", 8),
         ("llama.attention.value_length", 32),

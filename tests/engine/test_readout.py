@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.batch import RowReads
 from engine.prefix_tree import Match, PrefixTree
-from engine.readout import read_out
+from engine.readout import LmHead, read_out
 from engine.records import LabelOutcome, LabelReadout, LikelihoodOutcome, LikelihoodReadout, Readout, Row, Unscored
 from engine.sequence import RowState, TaskState
 from engine.step_trie import StepRow
@@ -48,13 +48,13 @@ class CountingKernels(ReferenceKernels):
     def __init__(self) -> None:
         self.full_rows: list[int] = []
 
-    def log_sum_exp(self, hidden: Tensor, head: Tensor) -> Tensor:
+    def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
         self.full_rows.append(len(hidden))
-        return super().log_sum_exp(hidden, head)
+        return super().log_sum_exp(hidden, head, soft_cap)
 
 
 def run(wanted: list[RowReads], hidden: Tensor, head: Tensor, kernels: KernelSet | None = None) -> None:
-    read_out(wanted, hidden, head, kernels or ReferenceKernels())
+    read_out(wanted, hidden, LmHead(weight=head), kernels or ReferenceKernels())
 
 
 def test_labels_are_logits_of_their_tokens_in_their_order(hidden: Tensor, head: Tensor) -> None:

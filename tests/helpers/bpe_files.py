@@ -103,7 +103,9 @@ def write_tokenizer_gguf(path: Path, tokenizer: Tokenizer, pre: str, /, **fields
     } | fields
     writer = GGUFWriter(path, "llama")
     for name, value in metadata.items():
-        if isinstance(value, str):
+        if isinstance(value, bool):
+            writer.add_bool(f"tokenizer.ggml.{name}", value)
+        elif isinstance(value, str):
             writer.add_string(f"tokenizer.ggml.{name}", value)
         elif isinstance(value, list):
             writer.add_array(f"tokenizer.ggml.{name}", value)

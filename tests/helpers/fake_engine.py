@@ -46,6 +46,8 @@ class FakeEngine:
             model="fake",
             revision="rev1",
             dtype="float32",
+            kv_dtype="float32",
+            warm_up_s=0.0,
             device="cpu",
             kernels="none",
             vocab_size=vocab_size,

@@ -19,6 +19,7 @@ from engine.kv_pool import KvPool
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
 from engine.prefix_tree import Node
+from engine.readout import LmHead
 from engine.records import Row, RowUsage, ScoreTask, StepStats
 from engine.row_order import order_rows
 from engine.scheduler import Scheduler, Step
@@ -84,7 +85,7 @@ class PaperDecoder:
     """Stands in for the model: knows what every slot holds and checks what a step wants to read."""
 
     device = torch.device("cpu")
-    head = torch.zeros(VOCABULARY, 1)
+    head = LmHead(weight=torch.zeros(VOCABULARY, 1))
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache

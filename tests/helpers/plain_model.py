@@ -16,7 +16,7 @@ def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     length = len(tokens)
     powers = torch.arange(0, width, 2, dtype=torch.float64) / width
-    angles = torch.arange(length, dtype=torch.float64)[:, None] / config.rope_theta**powers
+    angles = torch.arange(length, dtype=torch.float64)[:, None] / config.layers[0].rotary.theta ** powers
     turn = torch.polar(torch.ones_like(angles), angles)[:, None]
     future = torch.ones(length, length, dtype=torch.bool).triu(1)
 
@@ -36,14 +36,18 @@ def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
         scores = torch.einsum("qhd,khd->hqk", query, key) / width**0.5
         seen = scores.masked_fill(future, float("-inf")).softmax(-1)
         x = x + torch.einsum("hqk,khd->qhd", seen, value).flatten(1) @ layer.attention_out.double().T
-        gate, up = (norm(x, layer.post_norm) @ layer.gate_up.double().T).chunk(2, dim=-1)
+        gate, up = (norm(x, layer.feed_forward_norm) @ layer.gate_up.double().T).chunk(2, dim=-1)
         x = x + (F.silu(gate) * up) @ layer.down.double().T
     return norm(x, weights.final_norm) @ weights.head.double().T
 
 
 def plain_numbers(checkpoint: Checkpoint, row: Row) -> list[float]:
+    """What the readout of ``row`` should give by :func:`plain_logits`."""
+    return numbers_from(plain_logits(checkpoint, row.tokens.tolist()), row)
+
+
+def numbers_from(logits: Tensor, row: Row) -> list[float]:
     """What the readout of ``row`` should give: label logits and denominator, or log-probabilities."""
-    logits = plain_logits(checkpoint, row.tokens.tolist())
     if isinstance(row.readout, LabelReadout):
         denominator = [logits[-1].logsumexp(0).item()] if row.readout.log_sum_exp else []
         return logits[-1, list(row.readout.label_ids)].tolist() + denominator
@@ -53,7 +57,7 @@ def plain_numbers(checkpoint: Checkpoint, row: Row) -> list[float]:
 
 
 def numbers(outcome: Outcome) -> list[float]:
-    """The numbers of an outcome in the order of :func:`plain_numbers`."""
+    """The numbers of an outcome in the order of :func:`numbers_from`."""
     match outcome:
         case LabelOutcome(logits=logits, log_sum_exp=log_sum_exp):
             return [*logits, *([] if log_sum_exp is None else [log_sum_exp])]

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from scorer.app import Application, build_application, load_prompts
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
+from scorer.raw_texts import RawTexts
 from scorer.settings import Settings
 from scorer.text_tokens import TextMemo
 from tests.helpers.fake_engine import FakeEngine
@@ -25,8 +26,9 @@ RERANK = "/v1/rerank"
 
 def fake_model(engine: FakeEngine, *, template: str | None = None) -> LoadedModel:
     memo = TextMemo(100_000)
-    prompts = load_prompts(loaded("smollm"), memo, template=template, chat_format=None)
-    return LoadedModel(engine=engine, prompts=prompts, memo=memo, name="fake")
+    tokenizer = loaded("smollm")
+    prompts = load_prompts(tokenizer, memo, template=template, chat_format=None)
+    return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), memo=memo, name="fake")
 
 
 def fake_application(

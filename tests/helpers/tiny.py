@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,17 +13,18 @@ import torch
 
 from engine.checkpoint import Checkpoint
 from engine.config import EngineConfig
-from engine.model_config import ModelConfig
+from engine.model_config import LayerAttention, ModelConfig
 from engine.records import Row, ScoreResult, ScoreTask, StepStats, TaskStats
+from engine.rotary import Rotary
 from engine.runner import EngineThread, build_engine
 from engine.weights import LayerWeights, ModelWeights
 
 
-def tiny_config(**changes: object) -> ModelConfig:
-    """Two layers, three query heads to one KV head: 3 is the ratio of the default model."""
+def tiny_config(*, num_layers: int = 2, **changes: object) -> ModelConfig:
+    """Three query heads to one KV head: 3 is the ratio of the default model."""
     values: dict[str, object] = {
         "architecture": "LlamaForCausalLM",
-        "num_layers": 2,
+        "layers": (LayerAttention(rotary=Rotary(theta=10_000.0)),) * num_layers,
         "hidden_size": 48,
         "num_heads": 3,
         "num_kv_heads": 1,
@@ -31,7 +33,7 @@ def tiny_config(**changes: object) -> ModelConfig:
         "vocab_size": 97,
         "max_positions": 4096,
         "rms_norm_eps": 1e-5,
-        "rope_theta": 10_000.0,
+        "query_scale": 0.25,
         "tie_word_embeddings": True,
     }
     return ModelConfig(**(values | changes))  # type: ignore[arg-type]
@@ -46,14 +48,14 @@ def tiny_checkpoint(config: ModelConfig, *, seed: int = 0, dtype: torch.dtype = 
         return torch.randn(rows, columns, generator=rng).div(math.sqrt(columns)).to(dtype)
 
     def norm() -> torch.Tensor:
-        return torch.randn(d, generator=rng).mul(0.1).add(1).to(dtype)
+        return torch.randn(d, generator=rng).mul(0.1).add(1)
 
     layers = tuple(
         LayerWeights(
             input_norm=norm(),
             qkv=matrix((config.num_heads + 2 * config.num_kv_heads) * width, d),
             attention_out=matrix(d, config.num_heads * width),
-            post_norm=norm(),
+            feed_forward_norm=norm(),
             gate_up=matrix(2 * config.intermediate_size, d),
             down=matrix(d, config.intermediate_size),
         )
@@ -134,14 +136,14 @@ def unstarted_engine(
 ) -> EngineThread:
     """An engine whose pool holds nothing but NaN: what is read before it is written shows."""
     dtype = "bfloat16" if checkpoint.weights.embedding.dtype == torch.bfloat16 else "float32"
-    token_bytes = checkpoint.config.kv_bytes_per_token(checkpoint.weights.embedding.element_size())
     settings = EngineConfig(
         block_size=block_size,
-        pool_bytes=num_blocks * block_size * token_bytes,
         step_tokens=step_tokens,
         dtype=dtype,  # type: ignore[arg-type]
         **config,  # type: ignore[arg-type]
     )
+    token_bytes = checkpoint.config.kv_bytes_per_token(*settings.kv_widths)
+    settings = dataclasses.replace(settings, pool_bytes=num_blocks * block_size * token_bytes)
     engine = build_engine(checkpoint, settings, log or Log())
     fill_pool(engine, torch.nan)
     return engine
@@ -149,8 +151,9 @@ def unstarted_engine(
 
 def fill_pool(engine: EngineThread, value: float) -> None:
     """Write ``value`` to every slot of an engine that runs nothing."""
-    engine._steps._pool.keys.fill_(value)
-    engine._steps._pool.values.fill_(value)
+    pool = engine._steps._pool
+    for numbers in pool.scales or (pool.keys, pool.values):
+        numbers.fill_(value)
 
 
 @contextmanager

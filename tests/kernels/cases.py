@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.api import AttentionShape, IntArray, SpanTable
+from kernels.api import CODE_LIMIT, AttentionShape, IntArray, PoolHalf, QuantisedPool, SpanTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Case:
     query: Tensor
     key: Tensor
     value: Tensor
-    key_pool: Tensor
-    value_pool: Tensor
+    key_pool: PoolHalf
+    value_pool: PoolHalf
 
 
 @dataclass(slots=True)
@@ -79,12 +79,14 @@ def make_case(
     window: int | None = None,
     soft_cap: float | None = None,
     read_ratio: float | None = None,
+    codes: torch.dtype | None = None,
     seed: int = 0,
 ) -> Case:
     """Tensors and a span table for one step over ``nodes``.
 
     Args:
         read_ratio: Keep about this share of the query rows, as the last layer does.
+        codes: Quantise the pools to this dtype; the scales of unused slots are NaN.
     """
     rng = np.random.default_rng(seed)
     table, num_fresh, num_blocks = make_table(nodes, block_size=block_size, rng=rng)
@@ -94,11 +96,11 @@ def make_case(
     key = torch.randn(num_fresh, num_kv_heads, head_dim)
     value = torch.randn(num_fresh, num_kv_heads, head_dim)
     live = torch.from_numpy(_live_slots(table, num_blocks * block_size))
-    pools = []
+    pools: list[PoolHalf] = []
     for _ in range(2):
         pool = torch.full((num_kv_heads, len(live), head_dim), float("nan"))
         pool[:, live] = torch.randn(num_kv_heads, int(live.sum()), head_dim)
-        pools.append(pool.to(dtype))
+        pools.append(pool.to(dtype) if codes is None else _in_codes(pool, codes))
     return Case(
         table=table,
         shape=AttentionShape(
@@ -115,6 +117,12 @@ def make_case(
         key_pool=pools[0],
         value_pool=pools[1],
     )
+
+
+def _in_codes(pool: Tensor, dtype: torch.dtype) -> QuantisedPool:
+    scales = pool.abs().amax(-1) / CODE_LIMIT[dtype]
+    ratio = (pool / scales[..., None]).nan_to_num(CODE_LIMIT[dtype])
+    return QuantisedPool(codes=(ratio.round() if dtype == torch.int8 else ratio).to(dtype), scales=scales)
 
 
 def make_table(nodes: list[Node], *, block_size: int, rng: np.random.Generator) -> tuple[SpanTable, int, int]:

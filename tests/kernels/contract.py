@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.api import KernelInputError, KernelSet
+from kernels.api import CODE_LIMIT, KernelInputError, KernelSet, PoolHalf, QuantisedPool
 from kernels.reference import ReferenceKernels
 from tests.kernels.cases import Case, make_case, prefix_with_rows, random_trie
 
@@ -31,11 +31,35 @@ def attend(kernels: KernelSet, case: Case, device: str = "cpu") -> Tensor:
         case.query.to(device),
         case.key.to(device),
         case.value.to(device),
-        case.key_pool.to(device),
-        case.value_pool.to(device),
+        pool_to(case.key_pool, device),
+        pool_to(case.value_pool, device),
         kernels.plan(case.table),
         case.shape,
     ).cpu()
+
+
+def pool_to(pool: PoolHalf, device: str) -> PoolHalf:
+    if isinstance(pool, QuantisedPool):
+        return QuantisedPool(codes=pool.codes.to(device, copy=True), scales=pool.scales.to(device, copy=True))
+    return pool.to(device, copy=True)
+
+
+def empty_pool(codes: torch.dtype, device: str) -> QuantisedPool:
+    return QuantisedPool(
+        codes=torch.empty(2, 40, 80, dtype=codes, device=device),
+        scales=torch.full((2, 40), float("nan"), device=device),
+    )
+
+
+def stored(
+    kernels: KernelSet, packed: Tensor, codes: torch.dtype, rows: Tensor, slots: Tensor, device: str
+) -> tuple[Tensor, QuantisedPool, QuantisedPool]:
+    """Store rows of ``packed`` ``[T, 4, 80]`` (two heads of K, two of V): them as rounded, and both pools."""
+    fresh = packed.to(device, copy=True)
+    keys, values = (empty_pool(codes, device) for _ in range(2))
+    kernels.store_kv(fresh[:, :2], fresh[:, 2:], keys, values, rows.to(device), slots.to(device))
+    keys, values = (QuantisedPool(codes=pool.codes.cpu(), scales=pool.scales.cpu()) for pool in (keys, values))
+    return fresh.cpu(), keys, values
 
 
 def close(got: Tensor, wanted: Tensor, dtype: torch.dtype) -> None:
@@ -46,6 +70,8 @@ class KernelContract:
     kernels: ClassVar[KernelSet]
     device: ClassVar[str] = "cpu"
     dtypes: ClassVar[tuple[torch.dtype, ...]]
+    rounds_float8: ClassVar[bool] = True
+    """False where narrowing to 8-bit floats is right for numbers alone that need no rounding."""
 
     @pytest.fixture
     def rng(self) -> torch.Generator:
@@ -85,6 +111,7 @@ class KernelContract:
         dtype = self.dtypes[-1]
         nodes = prefix_with_rows(block_size + past, [2, 5])
         case = make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=64, block_size=block_size, dtype=dtype)
+        assert isinstance(case.key_pool, Tensor)
         assert case.key_pool.isnan().any()
 
         self.check(case, dtype)
@@ -127,7 +154,8 @@ class KernelContract:
     def test_attend_refuses_a_pool_smaller_than_the_plan(self) -> None:
         case = make_case(prefix_with_rows(33, [4]), num_heads=2, num_kv_heads=1, head_dim=64)
         slots = int(case.table.block_ids.max()) * case.table.block_size
-        short = dataclasses.replace(case, key_pool=case.key_pool[:, :slots], value_pool=case.value_pool[:, :slots])
+        pools: dict[str, Any] = {"key_pool": case.key_pool, "value_pool": case.value_pool}
+        short: Case = dataclasses.replace(case, **{n: p[:, :slots] for n, p in pools.items()})
 
         with pytest.raises(KernelInputError, match=r"key_pool: \d+ slots or more wanted by the plan, got \d+"):
             attend(self.kernels, short, self.device)
@@ -191,13 +219,14 @@ class KernelContract:
             close(got, wanted, dtype)
 
     @pytest.mark.parametrize(("tokens", "width"), [(1, 8), (5, 300), (0, 16), (3, 1536)])
-    def test_swiglu_agrees(self, rng: torch.Generator, tokens: int, width: int) -> None:
+    def test_gates_agree(self, rng: torch.Generator, tokens: int, width: int) -> None:
         for dtype in self.dtypes:
-            gate_up = torch.randn(tokens, 2 * width, generator=rng).to(dtype)
-            got = self.kernels.swiglu(gate_up.to(self.device))
+            gate_up = (torch.randn(tokens, 2 * width, generator=rng) * 2).to(dtype)
+            for gate, judge in ((self.kernels.swiglu, JUDGE.swiglu), (self.kernels.geglu, JUDGE.geglu)):
+                got = gate(gate_up.to(self.device))
 
-            assert got.dtype == dtype
-            close(got, JUDGE.swiglu(gate_up), dtype)
+                assert got.dtype == dtype
+                close(got, judge(gate_up), dtype)
 
     @pytest.mark.parametrize("kept", [[], [0], [4, 1, 3]])
     def test_store_kv_writes_its_slots_and_no_other(self, rng: torch.Generator, kept: list[int]) -> None:
@@ -214,6 +243,70 @@ class KernelContract:
 
             torch.testing.assert_close(got.cpu(), wanted, atol=0, rtol=0, equal_nan=True)
 
+    @pytest.mark.parametrize("codes", CODE_LIMIT, ids=str)
+    @pytest.mark.parametrize("option", ["plain", "last_layer", "window", "soft_cap", "odd_head"])
+    def test_attend_reads_codes_and_scales(self, codes: torch.dtype, option: str) -> None:
+        for dtype in self.dtypes:
+            nodes = random_trie(np.random.default_rng(11), num_nodes=8, max_tokens=40)
+            case = make_case(
+                nodes,
+                num_heads=6,
+                num_kv_heads=2,
+                head_dim=80 if option == "odd_head" else 64,
+                dtype=dtype,
+                window=33 if option == "window" else None,
+                soft_cap=0.5 if option == "soft_cap" else None,
+                read_ratio=0.3 if option == "last_layer" else None,
+                codes=codes,
+            )
+            self.check(case, dtype)
+
+    @pytest.mark.parametrize("codes", CODE_LIMIT, ids=str)
+    @pytest.mark.parametrize("kept", [[], [0], [4, 1, 3]])
+    def test_store_kv_rounds_all_rows_to_what_the_pool_holds(
+        self, rng: torch.Generator, codes: torch.dtype, kept: list[int]
+    ) -> None:
+        for dtype in self.dtypes:
+            packed = torch.randn(6, 4, 80, generator=rng).to(dtype)
+            if codes == torch.float8_e4m3fn and not self.rounds_float8:
+                packed = (packed.float() * 100).to(codes).to(dtype)
+                packed[..., 0] = CODE_LIMIT[codes]
+            packed[5, 1] = 0.0
+            rows, slots = torch.tensor(kept, dtype=torch.int64), torch.randperm(40, generator=rng)[: len(kept)]
+            got, *got_pools = stored(self.kernels, packed, codes, rows, slots, self.device)
+            wanted, *wanted_pools = stored(JUDGE, packed, codes, rows, slots, "cpu")
+
+            # half of the widest step between two codes: 1, or 32 for the 8-bit float, of the limit
+            step = (1.0 if codes == torch.int8 else 32.0) / CODE_LIMIT[codes]
+            bound = packed.float().abs().amax(-1, keepdim=True) * (step / 2 + 2.0**-8)
+            assert ((got.float() - packed.float()).abs() <= bound).all()
+            torch.testing.assert_close(got, wanted, atol=1e-6, rtol=0.07)
+            assert (got[5, 1] == 0).all()
+            for half, judged, heads in zip(got_pools, wanted_pools, (got[:, :2], got[:, 2:]), strict=True):
+                torch.testing.assert_close(half.scales, judged.scales, atol=0, rtol=1e-6, equal_nan=True)
+                assert int(half.scales.isfinite().sum()) == 2 * len(kept)
+                numbers = half.codes.float() * half.scales[..., None]
+                torch.testing.assert_close(
+                    numbers[:, slots], heads[rows].float().transpose(0, 1), atol=1e-6, rtol=2.0**-8
+                )
+
+    @pytest.mark.parametrize("codes", CODE_LIMIT, ids=str)
+    @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+    def test_store_kv_keeps_what_is_not_finite_visible(self, codes: torch.dtype, number: float) -> None:
+        fresh, index = torch.ones(3, 4, 80), torch.arange(3)
+        fresh[1, 0, 7] = fresh[2, 3, 9] = number
+        rounded, keys, values = stored(self.kernels, fresh, codes, index, index, self.device)
+
+        assert keys.scales[:, :3].isnan().tolist() == [[False, True, False], [False, False, False]]
+        assert values.scales[:, :3].isnan().tolist() == [[False, False, False], [False, False, True]]
+        assert rounded.isfinite().all(-1).tolist() == [[True] * 4, [False, True, True, True], [True] * 3 + [False]]
+
+    def test_halves_of_two_kinds_are_refused(self) -> None:
+        fresh, index = torch.ones(3, 2, 80, device=self.device), torch.arange(3, device=self.device)
+        plain = torch.empty(2, 40, 80, device=self.device)
+        with pytest.raises(KernelInputError, match="value_pool: a Tensor as key_pool is wanted, got a QuantisedPool"):
+            self.kernels.store_kv(fresh, fresh, plain, empty_pool(torch.int8, self.device), index, index)
+
     @pytest.mark.parametrize(("rows", "wide_in", "wide_out"), [(1, 64, 48), (33, 96, 160), (0, 64, 48)])
     @pytest.mark.parametrize("with_bias", [False, True])
     def test_pack_linear_agrees(
@@ -229,28 +322,33 @@ class KernelContract:
             assert got.dtype == dtype
             close(got, JUDGE.pack_linear(weight, bias)(x), dtype)
 
+    @pytest.mark.parametrize("soft_cap", [None, 0.5])
     @pytest.mark.parametrize(("rows", "labels"), [(1, 2), (5, 7), (0, 2)])
-    def test_label_logits_agree(self, rng: torch.Generator, rows: int, labels: int) -> None:
+    def test_label_logits_agree(self, rng: torch.Generator, rows: int, labels: int, soft_cap: float | None) -> None:
         hidden = torch.randn(rows, 96, generator=rng)
         for dtype in self.dtypes:
             head = (torch.randn(301, 96, generator=rng) / 10).to(dtype)
             ids = torch.randint(301, (rows, labels), generator=rng)
-            got = self.kernels.label_logits(hidden.to(self.device), head.to(self.device), ids.to(self.device))
+            got = self.kernels.label_logits(hidden.to(self.device), head.to(self.device), ids.to(self.device), soft_cap)
 
             assert got.dtype == torch.float32
-            close(got, JUDGE.label_logits(hidden, head, ids), dtype)
+            close(got, JUDGE.label_logits(hidden, head, ids, soft_cap), dtype)
 
+    @pytest.mark.parametrize("soft_cap", [None, 30.0])
     @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 33), (5, 1000), (0, 10)])
     def test_log_sum_exp_agrees_and_survives_large_logits(
-        self, rng: torch.Generator, rows: int, vocabulary: int
+        self, rng: torch.Generator, rows: int, vocabulary: int, soft_cap: float | None
     ) -> None:
         hidden = torch.randn(rows, 96, generator=rng) * 20
         for dtype in self.dtypes:
             head = torch.randn(vocabulary, 96, generator=rng).to(dtype)
-            got = self.kernels.log_sum_exp(hidden.to(self.device), head.to(self.device))
+            got = self.kernels.log_sum_exp(hidden.to(self.device), head.to(self.device), soft_cap)
+            logits = hidden.double() @ head.double().T
+            if soft_cap is not None:
+                logits = soft_cap * torch.tanh(logits / soft_cap)
 
             assert got.dtype == torch.float32
-            close(got, (hidden.double() @ head.double().T).logsumexp(-1), dtype)
+            close(got, logits.logsumexp(-1), dtype)
 
     def test_shapes_that_do_not_fit_are_refused_with_wanted_and_got(self) -> None:
         x = torch.zeros(2, 6, device=self.device)

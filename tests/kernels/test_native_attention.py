@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.cpu import CpuKernels
 from kernels.native import build, cut, load_native_ops, ops
@@ -110,6 +111,8 @@ def test_without_memory_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     assert NATIVE is not None
     assert NATIVE.attention is not None
     case = make_case(prefix_with_rows(4, [2]), num_heads=2, num_kv_heads=1, head_dim=64, dtype=torch.bfloat16)
+    assert isinstance(case.key_pool, Tensor)
+    assert isinstance(case.value_pool, Tensor)
     work = dataclasses.replace(cut(case.table, group=2, kv_heads=1, num_threads=1), unit_tokens=1 << 40)
 
     with pytest.raises(MemoryError, match="no memory for the workspace"):

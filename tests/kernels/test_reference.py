@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
+from kernels.api import QuantisedPool
 from kernels.reference import ReferenceKernels
 from tests.kernels.cases import Case, Node, make_case, prefix_with_rows, random_trie
 
@@ -21,9 +22,19 @@ def attend(case: Case) -> Tensor:
     return KERNELS.attend(case.query, case.key, case.value, case.key_pool, case.value_pool, plan, case.shape)
 
 
+def plain_pools(case: Case) -> tuple[Tensor, Tensor]:
+    """Keys and values as numbers, whatever the pools hold."""
+    keys, values = (
+        pool.codes.float() * pool.scales[..., None] if isinstance(pool, QuantisedPool) else pool
+        for pool in (case.key_pool, case.value_pool)
+    )
+    return keys, values
+
+
 def attend_by_token(case: Case) -> Tensor:
     """A loop over queries, heads and spans in float64 Python arithmetic."""
     table, shape = case.table, case.shape
+    key_pool, value_pool = plain_pools(case)
     group = shape.num_heads // shape.num_kv_heads
     out = torch.zeros(table.num_queries, shape.num_heads, shape.head_dim, dtype=torch.float64)
     for row in range(table.num_queries):
@@ -39,7 +50,7 @@ def attend_by_token(case: Case) -> Tensor:
                     at = int(table.key_lo[m]) + j
                     if table.from_pool[m]:
                         slot = table.block_ids[at // table.block_size] * table.block_size + at % table.block_size
-                        key, value = case.key_pool[head // group, slot], case.value_pool[head // group, slot]
+                        key, value = key_pool[head // group, slot], value_pool[head // group, slot]
                     else:
                         key, value = case.key[at, head // group], case.value[at, head // group]
                     score = float(case.query[row, head].double() @ key.double()) * shape.scale
@@ -51,7 +62,7 @@ def attend_by_token(case: Case) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("option", ["plain", "window", "soft_cap", "last_layer"])
+@pytest.mark.parametrize("option", ["plain", "window", "soft_cap", "last_layer", "int8", "float8_e4m3fn"])
 def test_agrees_with_a_loop_over_tokens_on_random_tries(seed: int, option: str) -> None:
     rng = np.random.default_rng(seed)
     case = make_case(
@@ -63,6 +74,7 @@ def test_agrees_with_a_loop_over_tokens_on_random_tries(seed: int, option: str) 
         window=5 if option == "window" else None,
         soft_cap=0.7 if option == "soft_cap" else None,
         read_ratio=0.3 if option == "last_layer" else None,
+        codes=getattr(torch, option) if option in {"int8", "float8_e4m3fn"} else None,
         seed=seed,
     )
 
@@ -113,3 +125,11 @@ def test_a_row_whose_window_hides_every_key_is_zero() -> None:
     out = KERNELS.attend(case.query, case.key, case.value, case.key_pool, case.value_pool, plan, case.shape)
 
     assert torch.equal(out, torch.zeros_like(out))
+
+
+def test_gates_are_those_of_pytorch() -> None:
+    gate_up = torch.randn(5, 20, generator=torch.Generator().manual_seed(0)) * 3
+    gate, up = gate_up.chunk(2, dim=-1)
+
+    torch.testing.assert_close(KERNELS.swiglu(gate_up), silu(gate) * up)
+    torch.testing.assert_close(KERNELS.geglu(gate_up), gelu(gate, approximate="tanh") * up)

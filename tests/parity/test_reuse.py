@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.checkpoint import Checkpoint
+from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.records import LabelReadout, Row, ScoreResult
 from engine.runner import EngineThread
+from tests.helpers.families import FAMILIES, tiny_model
 from tests.helpers.paper_engine import check_cache
-from tests.helpers.plain_model import numbers, plain_numbers
+from tests.helpers.plain_model import numbers, numbers_from, plain_numbers
 from tests.helpers.tiny import (
     Log,
     fill_pool,
@@ -32,11 +35,38 @@ from tests.helpers.tries import RowSpec, batches
 FLOAT32_TOLERANCE = 1e-4
 BFLOAT16_TOLERANCE = 0.05
 VOCABULARY = 97
+MODELS = ["plain", *FAMILIES]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A model, and what a whole forward pass of another program says about a row."""
+
+    checkpoint: Checkpoint
+    numbers: Callable[[Row], list[float]]
 
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Checkpoint:
     return tiny_checkpoint(tiny_config())
+
+
+@pytest.fixture(scope="module")
+def models(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Judged]:
+    """The tiny Llama, judged by a plain decoder, and one model of each family, judged by transformers."""
+    plain = Judged(checkpoint, lambda row: plain_numbers(checkpoint, row))
+    return {"plain": plain} | {family: _family(family, tmp_path_factory.mktemp("model")) for family in FAMILIES}
+
+
+def _family(family: str, folder: Path) -> Judged:
+    model = tiny_model(family)
+    model.save_pretrained(folder)
+
+    def judge(row: Row) -> list[float]:
+        with torch.inference_mode():
+            return numbers_from(model(torch.from_numpy(row.tokens).long()[None]).logits[0].double(), row)
+
+    return Judged(load_checkpoint(folder, torch.float32), judge)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +97,9 @@ def alone(engine: EngineThread, rows: Sequence[Row]) -> list[list[float]]:
 
 
 class TestFloat32:
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=80)
     @given(
+        name=st.sampled_from(MODELS),
         tasks=batches(num_batches=4, vocabulary=VOCABULARY),
         step_tokens=st.sampled_from([16, 23, 64, 1000]),
         block_size=st.sampled_from([1, 3, 4, 16]),
@@ -77,7 +108,8 @@ class TestFloat32:
     )
     def test_every_way_to_run_a_row_gives_what_a_plain_forward_pass_gives(
         self,
-        checkpoint: Checkpoint,
+        models: dict[str, Judged],
+        name: str,
         tasks: list[list[RowSpec]],
         step_tokens: int,
         block_size: int,
@@ -86,13 +118,14 @@ class TestFloat32:
     ) -> None:
         """Batches run cold and then, all of them, again; small pools evict in between."""
         num_blocks = max(num_blocks, -(-40 // block_size))
+        model = models[name]
         engine = tiny_engine(
-            checkpoint, num_blocks=num_blocks, block_size=block_size, step_tokens=step_tokens, kernels=kernels
+            model.checkpoint, num_blocks=num_blocks, block_size=block_size, step_tokens=step_tokens, kernels=kernels
         )
         with running(engine):
             for specs in [*tasks, *tasks]:
                 rows = rows_of(specs)
-                wanted = [plain_numbers(checkpoint, row) for row in rows]
+                wanted = [model.numbers(row) for row in rows]
 
                 assert_close(all_numbers(score(engine, rows)), wanted, FLOAT32_TOLERANCE)
             engine.close(drain_s=0)
@@ -111,43 +144,51 @@ class TestFloat32:
                 wanted = [plain_numbers(checkpoint, row) for row in rows_of(specs)]
                 assert_close(all_numbers(future.result(timeout=60)), wanted, FLOAT32_TOLERANCE)
 
-    @pytest.mark.parametrize("cut", range(1, 12))
-    def test_a_split_inside_a_block_changes_nothing(self, checkpoint: Checkpoint, cut: int) -> None:
+    @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.parametrize("cut", [1, 5, 7, 8, 11])
+    def test_a_split_inside_a_block_changes_nothing(self, models: dict[str, Judged], name: str, cut: int) -> None:
+        model = models[name]
         whole = tuple(range(10, 22))
         specs = [
             RowSpec((*whole[:cut], 1, 2, 3), keep=cut + 3),
             RowSpec((*whole, 5), keep=13),
             RowSpec(whole, target=12),
         ]
-        with running(tiny_engine(checkpoint, block_size=8)) as engine:
+        with running(tiny_engine(model.checkpoint, block_size=8)) as engine:
             score(engine, rows_of([RowSpec(whole, keep=12)]))
 
             for spec in [*specs, *specs]:
                 (row,) = rows_of([spec])
-                assert_close(all_numbers(score(engine, [row])), [plain_numbers(checkpoint, row)], FLOAT32_TOLERANCE)
+                assert_close(all_numbers(score(engine, [row])), [model.numbers(row)], FLOAT32_TOLERANCE)
             engine.close(drain_s=0)
             check_cache(engine._cache)
 
-    def test_a_suffix_on_a_cached_prefix_stands_at_its_own_positions(self, checkpoint: Checkpoint) -> None:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_a_suffix_on_a_cached_prefix_stands_at_its_own_positions(
+        self, models: dict[str, Judged], name: str
+    ) -> None:
+        model = models[name]
         rng = random.Random(0)
         tokens = [rng.randrange(VOCABULARY) for _ in range(37)]
         (row,) = rows_of([RowSpec(tuple(tokens), target=5)])
-        with running(tiny_engine(checkpoint)) as engine:
+        with running(tiny_engine(model.checkpoint)) as engine:
             score(engine, rows_of([RowSpec(tuple(tokens[:32]), keep=32)]))
 
             result = score(engine, [row])
 
         assert result.rows[0].usage.cached_tokens == 32
-        assert_close(all_numbers(result), [plain_numbers(checkpoint, row)], FLOAT32_TOLERANCE)
+        assert_close(all_numbers(result), [model.numbers(row)], FLOAT32_TOLERANCE)
 
-    def test_after_eviction_a_row_scores_as_before(self, checkpoint: Checkpoint) -> None:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_after_eviction_a_row_scores_as_before(self, models: dict[str, Judged], name: str) -> None:
+        model = models[name]
         log = Log()
         rng = random.Random(1)
         rows = rows_of(
             RowSpec(tuple(rng.randrange(VOCABULARY) for _ in range(30)), target, 30) for target in (0, 5, 0, 30, 0)
         )
-        wanted = [plain_numbers(checkpoint, row) for row in rows]
-        with running(tiny_engine(checkpoint, log, num_blocks=16, block_size=4)) as engine:
+        wanted = [model.numbers(row) for row in rows]
+        with running(tiny_engine(model.checkpoint, log, num_blocks=16, block_size=4)) as engine:
             for _ in range(3):
                 for row, right in zip(rows, wanted, strict=True):
                     assert_close(all_numbers(score(engine, [row])), [right], FLOAT32_TOLERANCE)

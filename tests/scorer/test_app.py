@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from litestar.testing import TestClient
 
 from engine.config import EngineConfig
-from scorer.app import build_application, build_service, load_prompts
+from scorer.app import build_application, build_service, load_model, load_prompts
+from scorer.fetch import ModelNotFoundError
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
+from scorer.raw_texts import RawTexts
 from scorer.settings import Settings
 from scorer.text_tokens import TextMemo
+from tests.helpers.adapter_files import every_module, write_adapter
 from tests.helpers.fake_engine import FakeEngine
+from tests.helpers.llama_files import save_folder, tiny_llama
 from tests.helpers.service import RERANK, SCORE, client_of, sample, service, until
 from tests.helpers.tiny import tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.word_tokenizers import loaded
@@ -39,7 +46,7 @@ def tiny_service(**settings: Any) -> Iterator[TestClient[Any]]:
         # one step takes everything: what a chunk boundary stores for a while is not what these tests are about
         engine = tiny_engine(checkpoint, metrics, step_tokens=4096, num_blocks=2048)  # type: ignore[arg-type]
         prompts = load_prompts(tokenizer, memo, template=None, chat_format=None)
-        return LoadedModel(engine=engine, prompts=prompts, memo=memo, name="tiny")
+        return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), memo=memo, name="tiny")
 
     application = build_application(Settings(**settings), metrics, load, test=lambda _: None)
     with client_of(application) as client:
@@ -87,11 +94,10 @@ def test_scores_do_not_depend_on_the_cache_or_on_company(readout: dict[str, Any]
 
 
 def test_labels_of_several_tokens_cost_the_prompt_once() -> None:
+    body = BODY | {"template": "yes-no", "cache": {"keep": "none"}}
     with tiny_service() as client:
-        one_token = client.post(SCORE, json=BODY | {"readout": {"labels": ["Yes", "No"]}, "cache": {"keep": "none"}})
-        several = client.post(
-            SCORE, json=BODY | {"readout": {"labels": ["the query", "the question"]}, "cache": {"keep": "none"}}
-        )
+        one_token = client.post(SCORE, json=body | {"readout": {"labels": ["Yes", "No"]}})
+        several = client.post(SCORE, json=body | {"readout": {"labels": ["the query", "the question"]}})
 
     single, branched = one_token.json()["usage"], several.json()["usage"]
     # both labels begin with one common token, which is run once after each of the nine prompts
@@ -121,6 +127,27 @@ def test_an_unexpected_error_is_a_500_in_the_usual_form(monkeypatch: pytest.Monk
     assert reply.json()["error"]["request_id"] == reply.headers["x-request-id"]
     assert "secret" not in reply.text
     assert live.status_code == 200
+
+
+def test_an_adapter_is_merged_into_the_model_and_keeps_a_cache_of_its_own(tmp_path: Path) -> None:
+    tokenizer = loaded("smollm")
+    model = tiny_llama(vocab_size=tokenizer.vocab_size)
+    folder = save_folder(model, tmp_path / "Base")
+    tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
+    adapter = write_adapter(tmp_path / "Ranker", model, every_module(model))
+    threads = torch.get_num_threads()
+    engine = EngineConfig(pool_bytes=2**22, num_threads=threads)
+    plain = Settings(model=str(folder), engine=engine)
+
+    loaded_models = [load_model(settings, {}, Metrics()) for settings in (plain, replace(plain, adapter=str(adapter)))]
+
+    for each in loaded_models:
+        each.engine.close(drain_s=0)
+    gc.unfreeze()
+    assert [each.name for each in loaded_models] == ["Base", "Base+Ranker"]
+    assert loaded_models[0].namespace != loaded_models[1].namespace
+    with pytest.raises(ModelNotFoundError, match="no adapter 'nowhere'"):
+        load_model(replace(plain, adapter="nowhere"), {"HOME": str(tmp_path)}, Metrics())
 
 
 @pytest.mark.model

@@ -59,6 +59,7 @@ def test_vllm_nests_and_sglang_does_not(error: Exception, status: int, kind: str
     ("error", "status", "kind"),
     [
         (WRONG, 422, "Validation"),
+        (InvalidValue("none", field="texts", value=0, limit=1), 400, "Empty"),
         (BUSY, 429, "Overloaded"),
         (KeyError("secret"), 424, "Backend"),
         (NotReady("loading"), 503, "Unhealthy"),

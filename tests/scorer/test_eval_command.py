@@ -124,3 +124,37 @@ def test_a_report_that_cannot_be_written_loses_nothing_of_the_table(engine: Fake
     assert result.exit_code == 1
     assert "report.json cannot be written: No such file" in result.stderr
     assert "model alone" in result.stdout
+
+
+LABELS = Path(__file__).parents[2] / "examples/label-set"
+
+
+@pytest.mark.parametrize("form", ["letters", "words"])
+def test_a_label_set_is_answered_in_one_order_and_in_several(engine: FakeEngine, form: str, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    arguments = [str(LABELS), "--answers", form, "--debias", "rotate", "--json", str(file)]
+    result = CliRunner().invoke(command, arguments)
+
+    assert result.exit_code == 0, result.output
+    assert "label-set: 7 questions about 5 documents" in result.stdout
+    assert "as listed" in result.stdout
+    assert "rotate, averaged" in result.stdout
+    report = json.loads(file.read_text())
+    assert [row["num_questions"] for row in report["rows"]] == [7, 7]
+    assert report["rows"][0]["flips"] is None
+    assert 0 <= report["rows"][1]["flips"] <= 1
+    assert report["constant_accuracy"] == pytest.approx(4 / 7)
+    usage = report["tally"]["usage"]
+    assert usage["prompt_tokens"] == usage["cached_tokens"] + usage["shared_tokens"] + usage["computed_tokens"]
+    assert usage["cached_tokens"] > 0  # the second pass finds the documents of the first
+
+
+def test_a_text_without_a_question_is_asked_the_one_that_is_given(engine: FakeEngine) -> None:
+    def prompts(*extra: str) -> int:
+        engine.tasks.clear()
+        result = CliRunner().invoke(command, [str(LABELS), *extra])
+        assert result.exit_code == 0, result.output
+        return sum(len(row.tokens) for task in engine.tasks for row in task.rows)
+
+    assert prompts("--question", "Is it praise or is it a complaint, or neither of the two, or both?") > prompts()
+    assert prompts("--queries", "2") < prompts()

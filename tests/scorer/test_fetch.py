@@ -20,6 +20,7 @@ from scorer.fetch import (
     WheelModel,
     default_model_path,
     fetch_model,
+    find_adapter,
     find_model,
     models_dir,
 )
@@ -286,6 +287,17 @@ def test_a_model_that_is_nowhere_is_an_error_that_says_what_was_tried(tmp_path: 
     assert repr(spec) in str(caught.value)
     assert "looked for the path" in str(caught.value)
     assert "`scorer fetch`" in str(caught.value)
+
+
+def test_an_adapter_is_a_folder_or_a_cached_repository(tmp_path: Path) -> None:
+    snapshot = hub_entry(tmp_path, "models--some-org--ranker", "0a1b2c")
+
+    assert find_adapter(str(tmp_path), {}) == tmp_path
+    assert find_adapter("some-org/ranker", {"HF_HUB_CACHE": str(tmp_path)}) == snapshot
+    with pytest.raises(ModelNotFoundError, match=r"no adapter 'some-org/absent': .*the hub cache .*absent"):
+        find_adapter("some-org/absent", {"HF_HUB_CACHE": str(tmp_path)})
+    with pytest.raises(ModelNotFoundError, match=r"no adapter '': looked for the folder"):
+        find_adapter("", {"HF_HUB_CACHE": str(tmp_path)})
 
 
 def test_an_empty_name_is_no_model() -> None:

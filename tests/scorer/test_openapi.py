@@ -89,7 +89,8 @@ def test_the_examples_of_requests_are_served_and_answered_as_declared(path: str,
     with service() as client:
         for example in spoken.requests.values():
             StrictDecoder(spoken.request).decode(json.dumps(example["value"]).encode())
-            reply = client.post(path, json=example["value"])
+            named = {"model": "fake"} if "model" in example["value"] else {}  # as this service calls its model
+            reply = client.post(path, json=example["value"] | named)
 
             assert reply.status_code == 200
             assert msgspec.to_builtins(msgspec.convert(reply.json(), spoken.reply)) == reply.json()

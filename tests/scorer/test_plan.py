@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.model_config import ModelConfig
+from engine.model_config import LayerAttention, ModelConfig
+from engine.rotary import Rotary
 from scorer.commands.plan import command
 from scorer.plan import MemoryPlan, format_bytes, parse_bytes, plan_memory
 from tests.helpers.llama_files import tiny_llama, write_gguf
 
 CONFIG = ModelConfig(
     architecture="llama",
-    num_layers=2,
+    layers=(LayerAttention(rotary=Rotary(theta=1e4)),) * 2,
     hidden_size=8,
     num_heads=4,
     num_kv_heads=2,
@@ -21,7 +22,7 @@ CONFIG = ModelConfig(
     vocab_size=10,
     max_positions=64,
     rms_norm_eps=1e-5,
-    rope_theta=1e4,
+    query_scale=0.5,
     tie_word_embeddings=True,
 )
 # by hand: a layer holds q 16×8, k and v 8×8, o 8×16, gate, up and down 16×8, two norms of 8: 784
@@ -34,6 +35,7 @@ def plan(memory_bytes: int, *, document_tokens: int = 10, prefix_tokens: int = 0
         CONFIG,
         memory_bytes=memory_bytes,
         element_bytes=2,
+        token_bytes=BLOCK_BYTES // 4,
         block_size=4,
         document_tokens=document_tokens,
         prefix_tokens=prefix_tokens,
@@ -156,6 +158,15 @@ def test_the_command_needs_no_memory_to_print_what_a_token_takes(model: Path) ->
     assert "16 head size × 4 bytes = 512 bytes" in result.stdout
     assert "8 tokens × 512 bytes = 4 KiB" in result.stdout
     assert "documents" not in result.stdout
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8", "int8"])
+def test_the_command_counts_codes_and_scales(model: Path, kv_dtype: str) -> None:
+    result = CliRunner().invoke(command, [str(model), "--kv-dtype", kv_dtype])
+
+    assert result.exit_code == 0
+    assert "82,240 parameters × 2 bytes" in result.stdout
+    assert "2 × 2 layers × 2 KV heads × (16 head size × 1 bytes + 4 bytes of scale) = 160 bytes" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scorer.ranking_sets import RankingSetError, read_ranking_set
+from scorer.ranking_sets import read_ranking_set
+from scorer.set_lines import EvalSetError
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared/data"
@@ -55,7 +56,7 @@ def test_blank_lines_and_windows_line_ends_are_no_error(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (write(tmp_path) / name).unlink()
 
-    with pytest.raises(RankingSetError, match=rf"{name} cannot be read: No such file"):
+    with pytest.raises(EvalSetError, match=rf"{name} cannot be read: No such file"):
         read_ranking_set(tmp_path)
 
 
@@ -84,14 +85,14 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
 def test_what_is_wrong_is_named_with_file_and_line(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     write(tmp_path, **changes)  # type: ignore[arg-type]
 
-    with pytest.raises(RankingSetError, match=message):
+    with pytest.raises(EvalSetError, match=message):
         read_ranking_set(tmp_path)
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     (write(tmp_path) / "queries.jsonl").write_bytes(b'{"id": "q1", "text": "a"}\n{"id": "q2", "text": "\xff"}\n')
 
-    with pytest.raises(RankingSetError, match=r"queries\.jsonl:2: the line is not UTF-8"):
+    with pytest.raises(EvalSetError, match=r"queries\.jsonl:2: the line is not UTF-8"):
         read_ranking_set(tmp_path)
 
 

@@ -207,7 +207,6 @@ def test_tei_says_in_headers_what_it_took(ask: Ask, native: Ranking) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"query": QUERY, "texts": []},
         {"query": "", "texts": TEXTS},
         {"query": QUERY, "texts": [*TEXTS, 5]},
         {"query": QUERY, "texts": [LONG], "truncate": False},
@@ -230,6 +229,12 @@ def test_tei_answers_all_texts_or_none() -> None:
         reply = post("/rerank", {"query": QUERY, "texts": TEXTS}, engine)
         assert reply.status_code == 424
         assert reply.json()["error_type"] == "Backend"
+
+
+def test_tei_says_that_nothing_was_sent(ask: Ask) -> None:
+    reply = ask("/rerank", {"query": QUERY, "texts": []})
+
+    assert (reply.status_code, reply.json()["error_type"]) == (400, "Empty")
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/voyage/v1/rerank"])
@@ -268,7 +273,7 @@ def test_voyage_refuses_what_it_must_not_cut() -> None:
     assert reply.status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/infinity/rerank"])
 def test_infinity(ask: Ask, native: Ranking, path: str) -> None:
     body = {"query": f" {QUERY}\n", "documents": TEXTS, "raw_scores": False, "return_documents": True, "top_n": 1}
     reply = ask(path, body)

@@ -59,7 +59,10 @@ def test_truncation_padding_and_post_processing_of_the_file_are_dropped(folder: 
     text = "The quick brown fox jumps over the lazy dog"
     assert busy.encode(text).ids != smollm.encode(text).ids
 
-    assert load_tokenizer(folder).tokenizer.encode(text).ids == smollm.encode(text).ids
+    loaded = load_tokenizer(folder)
+
+    assert loaded.tokenizer.encode(text).ids == smollm.encode(text).ids
+    assert loaded.lead_ids == (1,)  # remembered, for prompts that are to be read as the file says
 
 
 def test_tokenizer_json_comes_before_a_gguf_file_of_the_same_folder(folder: Path) -> None:

@@ -60,6 +60,16 @@ def test_families_differ_in_how_they_split_digits(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("says", "lead_ids"), [(True, (1,)), (False, ()), (None, ())])
+def test_the_file_says_whether_bos_comes_first(
+    tmp_path: Path, smollm: Tokenizer, says: bool | None, lead_ids: tuple[int, ...]
+) -> None:
+    loaded = load_tokenizer(write_tokenizer_gguf(tmp_path / "model.gguf", smollm, "smollm", add_bos_token=says))
+
+    assert loaded.lead_ids == lead_ids
+    assert loaded.tokenizer.encode("a").ids == smollm.encode("a").ids
+
+
 def test_the_roles_and_the_template_come_from_the_metadata(tmp_path: Path, smollm: Tokenizer) -> None:
     loaded = load_tokenizer(write_tokenizer_gguf(tmp_path / "model.gguf", smollm, "smollm"))
 

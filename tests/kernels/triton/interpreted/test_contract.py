@@ -14,3 +14,4 @@ from tests.kernels.contract import KernelContract
 class TestTriton(KernelContract):
     kernels: ClassVar[KernelSet] = TritonKernels("cpu")
     dtypes = (torch.float32, torch.float16)
+    rounds_float8 = False  # the interpreter loses the carry: 127.99 becomes 64

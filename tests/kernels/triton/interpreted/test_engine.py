@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import engine.runner
+import engine.device
 from engine.records import LabelOutcome, LikelihoodOutcome, Row, ScoreResult
 from engine.runner import EngineThread
 from kernels.api import KernelSet
@@ -22,7 +22,7 @@ def engine_on(kernels: KernelSet, monkeypatch: pytest.MonkeyPatch, *, step_token
     def load(_name: str, _device: torch.device) -> KernelSet:
         return kernels
 
-    monkeypatch.setattr(engine.runner, "load_kernels", load)
+    monkeypatch.setattr(engine.device, "load_kernels", load)
     return tiny_engine(tiny_checkpoint(tiny_config()), step_tokens=step_tokens)
 
 

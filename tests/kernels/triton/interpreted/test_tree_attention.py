@@ -145,6 +145,7 @@ def test_pool_offsets_beyond_31_bits_reach_their_slots(far: str) -> None:
     near = [
         int(case.table.block_ids[i // block_size]) * block_size + i % block_size for i in range(key_lo, key_lo + tokens)
     ]
+    assert isinstance(case.key_pool, torch.Tensor)
     pool[:, slots] = case.key_pool[:, near]
     moved = dataclasses.replace(
         case,

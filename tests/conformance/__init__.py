@@ -1,0 +1,1 @@
+"""The running service against its own OpenAPI document: ``python -m tests.conformance``."""
