@@ -1,4 +1,4 @@
-"""Gemma 2 and the text models of Gemma 3: four norms a layer, GELU, layers with and without a window."""
+"""Gemma 1, 2 and 3 (text): GELU and scaled embeddings; from 2 on four norms a layer and windows."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ _INERT: Final[Mapping[str, tuple[object, ...]]] = {
     "hidden_activation": (_GELU, None),
     "use_bidirectional_attention": (None, False),
 }
+
+
+def _gemma1(fields: Fields) -> ModelConfig:
+    defaults = HfDefaults(max_positions=8192, num_kv_heads=16, head_dim=256, tie_word_embeddings=True)
+    plain = plain_decoder(fields, defaults, hf_rotary)
+    bias = fields.flag("attention_bias", default=False)
+    return replace(_common(plain), qkv_bias=bias, attention_out_bias=bias, stored=StoredForm(norm_offset=1.0))
 
 
 def _gemma2(fields: Fields) -> ModelConfig:
@@ -74,10 +81,11 @@ def _gemma(
     attention_cap: float | None,
     logit_cap: float | None,
 ) -> ModelConfig:
-    """What both generations share; the caps are those of files that do not state them."""
+    """What the later generations share; the caps are those of files that do not state them."""
     bias = fields.flag("attention_bias", default=False)
     return replace(
         _common(plain),
+        output_norms=True,
         layers=layers,
         query_scale=fields.positive("query_pre_attn_scalar", 256.0) ** -0.5,
         qkv_bias=bias,
@@ -89,13 +97,18 @@ def _gemma(
 
 
 def _common(plain: ModelConfig) -> ModelConfig:
-    return replace(plain, output_norms=True, activation="gelu_tanh", embedding_scale=plain.hidden_size**0.5)
+    return replace(plain, activation="gelu_tanh", embedding_scale=plain.hidden_size**0.5)
+
+
+def _gguf_gemma1(_: Fields, plain: ModelConfig) -> ModelConfig:
+    return _common(plain)
 
 
 def _gguf_gemma2(fields: Fields, plain: ModelConfig) -> ModelConfig:
     layers = _gguf_layers(fields, plain, "gemma2", _GEMMA2_PERIOD, local=plain.layers[0].rotary)
     return replace(
         _common(plain),
+        output_norms=True,
         layers=layers,
         query_scale=_gguf_query_scale(plain, "gemma2"),
         attention_soft_cap=fields.positive("gemma2.attn_logit_softcapping", 50.0),
@@ -107,6 +120,7 @@ def _gguf_gemma3(fields: Fields, plain: ModelConfig) -> ModelConfig:
     local = Rotary(theta=fields.positive("gemma3.rope.freq_base_swa", _LOCAL_THETA))
     return replace(
         _common(plain),
+        output_norms=True,
         layers=_gguf_layers(fields, plain, "gemma3", _GEMMA3_PERIOD, local=local),
         query_scale=_gguf_query_scale(plain, "gemma3"),
         query_key_norm=True,
@@ -136,11 +150,13 @@ def _gguf_query_scale(plain: ModelConfig, name: str) -> float:
 
 
 HF: Final = {
+    "GemmaForCausalLM": HfFamily(read=_gemma1, inert={**_INERT, "model_type": ("gemma",)}),
     "Gemma2ForCausalLM": HfFamily(read=_gemma2, inert={**_INERT, "model_type": ("gemma2",)}),
     "Gemma3ForCausalLM": HfFamily(read=_gemma3, inert={**_INERT, "model_type": ("gemma3_text",)}),
 }
 
 GGUF: Final = {
+    "gemma": GgufFamily(complete=_gguf_gemma1),
     "gemma2": GgufFamily(complete=_gguf_gemma2, default_theta=10_000.0),
     "gemma3": GgufFamily(complete=_gguf_gemma3, default_theta=_GEMMA3_THETA),
 }

@@ -33,8 +33,9 @@ def _with_window(fields: Fields, plain: ModelConfig, window: int | None) -> Mode
 HF: Final = {
     "Phi3ForCausalLM": HfFamily(
         read=_phi3,
-        # read by scaled rotary embeddings only, of which this family's own kind is not supported
-        neutral=frozenset({"original_max_position_embeddings"}),
+        # auto_map names code from before transformers had this family; the other is read by scaled
+        # rotary embeddings only, of which this family's own kind is not supported
+        neutral=frozenset({"auto_map", "original_max_position_embeddings"}),
         inert={"embd_pdrop": (0.0,), "hidden_act": ("silu",), "model_type": ("phi3",), "resid_pdrop": (0.0,)},
     )
 }

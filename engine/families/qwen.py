@@ -45,7 +45,9 @@ def _normed(_: Fields, plain: ModelConfig) -> ModelConfig:
 
 
 HF: Final = {
-    "Qwen2ForCausalLM": HfFamily(read=_qwen2, inert={"hidden_act": ("silu",), "model_type": ("qwen2",)}),
+    "Qwen2ForCausalLM": HfFamily(
+        read=_qwen2, inert={"hidden_act": ("silu",), "model_type": ("qwen2",), "use_mrope": (False,)}
+    ),
     "Qwen3ForCausalLM": HfFamily(read=_qwen3, inert={"hidden_act": ("silu",), "model_type": ("qwen3",)}),
 }
 

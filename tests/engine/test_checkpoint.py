@@ -39,12 +39,12 @@ def test_a_gguf_file_is_loaded_with_its_config_and_name(gguf_path: Path) -> None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int8])
-def test_other_types_than_bfloat16_and_float32_are_refused(folder: Path, dtype: torch.dtype) -> None:
+def test_b031_other_types_than_bfloat16_and_float32_are_refused(folder: Path, dtype: torch.dtype) -> None:
     with pytest.raises(CheckpointError, match=f"cannot be loaded as {dtype}; supported: torch.bfloat16, torch.float32"):
         load_checkpoint(folder, dtype)
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+def test_b032_an_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(CheckpointError, match=r"empty holds neither model\.safetensors"):

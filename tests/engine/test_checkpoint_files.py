@@ -89,7 +89,7 @@ def test_a_folder_that_is_no_clear_checkpoint_is_refused(tmp_path: Path, names: 
         find_checkpoint_files(tmp_path)
 
 
-def test_a_shard_that_is_listed_and_missing_is_named(tmp_path: Path) -> None:
+def test_b032_a_shard_that_is_listed_and_missing_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "config.json", "a.safetensors")
     write_index(tmp_path, {"x": "a.safetensors", "y": "b.safetensors"})
 

@@ -72,7 +72,7 @@ def test_any_float_type_is_converted(tmp_path: Path, stored: torch.dtype, dtype:
     assert_same_weights(load(save_folder(model, tmp_path), dtype), model, dtype)
 
 
-def test_mixed_types_are_converted_tensor_by_tensor(folder: Path) -> None:
+def test_b031_mixed_types_are_converted_tensor_by_tensor(folder: Path) -> None:
     name = "model.layers.0.self_attn.q_proj.weight"
     model = tiny_llama()
     narrow = model.state_dict()[name].to(torch.bfloat16)
@@ -82,7 +82,7 @@ def test_mixed_types_are_converted_tensor_by_tensor(folder: Path) -> None:
     assert_same_weights(load(folder), model)
 
 
-def test_a_weight_beyond_the_range_of_float16_stays_finite(folder: Path) -> None:
+def test_b031_a_weight_beyond_the_range_of_float16_stays_finite(folder: Path) -> None:
     rewrite(folder / "model.safetensors", {"model.norm.weight": torch.full((64,), 1e5)})
 
     weights = load(folder, torch.bfloat16)
@@ -190,7 +190,7 @@ def test_a_tied_head_that_differs_from_the_embedding_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("keep", [0, 5, 2_000, -1])
-def test_a_file_that_is_cut_short_is_named_with_its_size(folder: Path, keep: int) -> None:
+def test_b032_a_file_that_is_cut_short_is_named_with_its_size(folder: Path, keep: int) -> None:
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
 
@@ -198,7 +198,7 @@ def test_a_file_that_is_cut_short_is_named_with_its_size(folder: Path, keep: int
         load(folder)
 
 
-def test_a_shard_that_is_cut_short_is_named(sharded: Path) -> None:
+def test_b032_a_shard_that_is_cut_short_is_named(sharded: Path) -> None:
     file = shards(sharded)[1]
     file.write_bytes(file.read_bytes()[:-1000])
 
@@ -206,7 +206,7 @@ def test_a_shard_that_is_cut_short_is_named(sharded: Path) -> None:
         load(sharded)
 
 
-def test_a_shard_that_is_missing_is_named(sharded: Path) -> None:
+def test_b032_a_shard_that_is_missing_is_named(sharded: Path) -> None:
     file = shards(sharded)[1]
     file.unlink()
 
@@ -214,7 +214,7 @@ def test_a_shard_that_is_missing_is_named(sharded: Path) -> None:
         load(sharded)
 
 
-def test_a_tensor_that_the_index_lists_and_no_shard_holds_is_named(sharded: Path) -> None:
+def test_b032_a_tensor_that_the_index_lists_and_no_shard_holds_is_named(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     content = json.loads(index.read_text())
     content["weight_map"]["model.layers.9.extra"] = shards(sharded)[0].name

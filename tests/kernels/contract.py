@@ -100,14 +100,14 @@ class KernelContract:
             self.check(case, dtype)
 
     @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
-    def test_attend_takes_every_head_size(self, head_dim: int) -> None:
+    def test_b028_attend_takes_every_head_size(self, head_dim: int) -> None:
         nodes = prefix_with_rows(19, [3, 17])
         for dtype in self.dtypes:
             self.check(make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=head_dim, dtype=dtype), dtype)
 
     @pytest.mark.parametrize("block_size", [16, 32, 64])
     @pytest.mark.parametrize("past", [-1, 0, 1])
-    def test_attend_reads_partial_blocks_and_no_slot_beyond(self, block_size: int, past: int) -> None:
+    def test_b029_attend_reads_partial_blocks_and_no_slot_beyond(self, block_size: int, past: int) -> None:
         dtype = self.dtypes[-1]
         nodes = prefix_with_rows(block_size + past, [2, 5])
         case = make_case(nodes, num_heads=2, num_kv_heads=1, head_dim=64, block_size=block_size, dtype=dtype)

@@ -164,7 +164,7 @@ class TestFloat32:
             check_cache(engine._cache)
 
     @pytest.mark.parametrize("name", MODELS)
-    def test_a_suffix_on_a_cached_prefix_stands_at_its_own_positions(
+    def test_b026_a_suffix_on_a_cached_prefix_stands_at_its_own_positions(
         self, models: dict[str, Judged], name: str
     ) -> None:
         model = models[name]
@@ -198,7 +198,7 @@ class TestFloat32:
 
 class TestBatchMates:
     @pytest.mark.parametrize("size", [2, 7, 8, 33, 64])
-    def test_do_not_change_a_score(self, checkpoint: Checkpoint, size: int) -> None:
+    def test_b013_do_not_change_a_score(self, checkpoint: Checkpoint, size: int) -> None:
         rng = random.Random(size)
         fixed = RowSpec(tuple(rng.randrange(VOCABULARY) for _ in range(25)))
         mates = [
@@ -212,7 +212,7 @@ class TestBatchMates:
                 assert found[specs.index(fixed)] == pytest.approx(wanted, abs=FLOAT32_TOLERANCE, rel=0)
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-    def test_a_batch_that_is_repeated_in_the_same_state_gives_the_same_bits(self, dtype: torch.dtype) -> None:
+    def test_b013_a_batch_that_is_repeated_in_the_same_state_gives_the_same_bits(self, dtype: torch.dtype) -> None:
         model = tiny_checkpoint(tiny_config(), dtype=dtype)
         rng = random.Random(2)
         prefix = tuple(rng.randrange(VOCABULARY) for _ in range(40))
@@ -229,7 +229,7 @@ class TestBatchMates:
 
 
 class TestPool:
-    def test_what_an_unwritten_slot_holds_changes_nothing(self, checkpoint: Checkpoint) -> None:
+    def test_b029_what_an_unwritten_slot_holds_changes_nothing(self, checkpoint: Checkpoint) -> None:
         """Blocks of 4 and rows of 13 leave three dead slots in every last block."""
         rng = random.Random(3)
         specs = [RowSpec(tuple(rng.randrange(VOCABULARY) for _ in range(13)), keep=13) for _ in range(6)]
@@ -281,7 +281,7 @@ class TestBfloat16:
 
         assert_close(found, [plain_numbers(rounded, row) for row in rows], 2 * BFLOAT16_TOLERANCE)
 
-    def test_activations_beyond_the_largest_float16_give_scores(self) -> None:
+    def test_b031_activations_beyond_the_largest_float16_give_scores(self) -> None:
         large = tiny_checkpoint(tiny_config(), dtype=torch.bfloat16)
         large.weights.embedding.mul_(1e5)
         (row,) = rows_of([RowSpec((1, 2, 3, 4, 5))])

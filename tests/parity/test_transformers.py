@@ -99,6 +99,7 @@ def test_every_family_agrees_through_a_folder(tmp_path: Path, family: str) -> No
         ("mistral", {"sliding_window": None}, {}),
         ("qwen2", {}, {}),
         ("qwen3", {}, {}),
+        ("gemma", {}, {}),
         ("gemma2", {"query_pre_attn_scalar": 16, "head_dim": 16}, {}),
         ("gemma3", {}, {"gemma3.attention.sliding_window_pattern": 3}),
         ("gemma3", {"sliding_window_pattern": 6, "num_hidden_layers": 7}, {}),
