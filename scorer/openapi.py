@@ -11,20 +11,21 @@ from typing import Any, Final
 import msgspec
 
 from scorer import openapi_examples as examples
-from scorer.error_forms import ErrorBody
-from scorer.errors import ANSWERS
+from scorer.error_forms import ErrorBody, OpenAiErrorBody
+from scorer.errors import ANSWERS, UnknownModel
 from scorer.openapi_operations import (
     Json,
     ScoringOperation,
     Spoken,
     describe,
     error_response,
+    path_parameters,
     response_headers,
     schema_of,
 )
 from scorer.openapi_rerank import RERANK_OPERATIONS
 from scorer.openapi_scoring import SCORING_OPERATIONS
-from scorer.probes import Info, Liveness, ModelList, Readiness
+from scorer.probes import Info, Liveness, ModelEntry, ModelList, Readiness
 from scorer.schema import ScoreRequest, ScoreResponse
 
 API_VERSION: Final = "1"
@@ -86,10 +87,15 @@ def _probe_paths() -> Json:
             {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")},
         ),
         "/v1/models": _get(
-            "models", "The model that is served", {"200": _success(ModelList, "One model."), **_not_ready()}
+            "models",
+            "The model that is served, in the form of OpenAI",
+            {"200": _success(ModelList, "One model."), **_not_ready(OpenAiErrorBody)},
         ),
+        "/v1/models/{model_id}": _one_model(),
         "/info": _get(
-            "info", "What is running, and its limits", {"200": _success(Info, "What is running."), **_not_ready()}
+            "info",
+            "What is running, and its limits",
+            {"200": _success(Info, "What is running."), **_not_ready(ErrorBody)},
         ),
     }
 
@@ -132,9 +138,20 @@ def _plain(media_type: str, description: str) -> Json:
     }
 
 
-def _not_ready() -> Json:
+def _one_model() -> Json:
+    unknown = error_response([ANSWERS[UnknownModel].code], 404, schema_of(OpenAiErrorBody))
+    item = _get(
+        "model",
+        "One model by its name, in the form of OpenAI",
+        {"200": _success(ModelEntry, "It is served."), "404": unknown, **_not_ready(OpenAiErrorBody)},
+    )
+    item["get"]["parameters"] = path_parameters("/v1/models/{model_id}")
+    return item
+
+
+def _not_ready(body: Any) -> Json:
     codes = [answer.code for answer in ANSWERS.values() if answer.status == 503]
-    return {"503": error_response(codes, 503, schema_of(ErrorBody))}
+    return {"503": error_response(codes, 503, schema_of(body))}
 
 
 def _headers() -> Json:

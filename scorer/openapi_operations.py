@@ -79,7 +79,7 @@ def describe(operation: ScoringOperation) -> dict[str, Json]:
                 "tags": ["scoring"],
                 "summary": operation.summary,
                 "description": operation.description,
-                "parameters": [*_path_parameters(path), request_id_parameter()],
+                "parameters": [*path_parameters(path), request_id_parameter()],
                 "requestBody": _request_body(operation),
                 "responses": {"200": _answers(operation), **_errors(operation)},
             }
@@ -121,8 +121,8 @@ def request_id_parameter() -> Json:
     }
 
 
-def _path_parameters(path: str) -> list[Json]:
-    """What stands in braces; no scoring route looks at it."""
+def path_parameters(path: str) -> list[Json]:
+    """What stands in braces."""
     return [
         {"name": name, "in": "path", "required": True, "description": "Any name.", "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)}", path)

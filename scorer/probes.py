@@ -11,9 +11,13 @@ from litestar import Request, Response, get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Meta, Struct
 
-from scorer.errors import NotReady
+from scorer.batch_plan import check_model
+from scorer.error_forms import openai_error
+from scorer.errors import InvalidValue, NotReady
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost, Phase
+from scorer.request_record import record_of
+from scorer.service import NUM_WORKERS
 from scorer.settings import Settings
 from scorer.version import package_version
 
@@ -57,9 +61,34 @@ class Limits(Struct, frozen=True):
     body_timeout_ms: int
 
 
-class Info(Struct, frozen=True):
-    """What is running."""
+class LabelNames(Struct, frozen=True):
+    """Labels of ``/predict`` by number and numbers by label."""
 
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class ModelType(Struct, frozen=True):
+    reranker: LabelNames
+
+
+class Info(Struct, frozen=True, kw_only=True):
+    """What is running. The first fields are those of text-embeddings-inference."""
+
+    model_id: str
+    model_sha: Annotated[str | None, Meta(description="Content hash of the checkpoint.")]
+    model_dtype: str
+    served_model_name: str
+    model_type: ModelType
+    max_concurrent_requests: int
+    max_input_length: Annotated[int, Meta(description="Longest prompt in tokens.")]
+    max_batch_tokens: Annotated[int, Meta(description="New tokens of one forward pass.")]
+    max_batch_requests: int | None = None
+    max_client_batch_size: Annotated[int, Meta(description="Most pairs of one request; larger ones are refused.")]
+    auto_truncate: Annotated[bool, Meta(description="Whether texts are cut where a request does not say.")]
+    tokenization_workers: int
+    sha: str | None = None
+    docker_label: str | None = None
     version: str
     model: str
     model_revision: str
@@ -102,49 +131,82 @@ def probe_routes(
         return Response(body, headers={"content-type": content_type})
 
     @get("/v1/models")
-    async def models() -> Response[bytes]:
+    async def models(request: Request[Any, Any, Any]) -> Response[bytes]:
+        record_of(request.scope).error_form = openai_error
+        return _json(ModelList(object="list", data=[_entry(_loaded(host), started_at)]))
+
+    @get("/v1/models/{model_id:path}")
+    async def one_model(request: Request[Any, Any, Any]) -> Response[bytes]:
+        record_of(request.scope).error_form = openai_error
         model = _loaded(host)
-        entry = ModelEntry(
-            id=model.name,
-            object="model",
-            created=math.floor(started_at),
-            owned_by="radix-scorer",
-            max_model_len=model.engine.info.max_row_tokens,
-        )
-        return _json(ModelList(object="list", data=[entry]))
+        check_model(str(request.path_params["model_id"]).removeprefix("/"), model)
+        return _json(_entry(model, started_at))
 
     @get("/info")
     async def info() -> Response[bytes]:
-        model = _loaded(host)
-        engine = model.engine.info
-        return _json(
-            Info(
-                version=package_version(),
-                model=model.name,
-                model_revision=engine.revision,
-                dtype=engine.dtype,
-                kv_dtype=engine.kv_dtype,
-                device=engine.device,
-                kernels=engine.kernels,
-                default_template=model.prompts.default.template.id,
-                templates=model.prompts.names,
-                calibration=model.calibration.id if model.calibration else None,
-                block_size=engine.block_size,
-                num_blocks=engine.num_blocks,
-                kv_bytes_per_token=engine.kv_bytes_per_token,
-                limits=Limits(
-                    max_body_bytes=settings.max_body_bytes,
-                    max_pairs=settings.max_pairs,
-                    max_prompt_tokens=engine.max_row_tokens,
-                    max_queued_tokens=engine.max_queued_tokens,
-                    max_concurrent_requests=settings.max_concurrent_requests,
-                    max_deadline_ms=math.floor(settings.request_timeout_s * 1000),
-                    body_timeout_ms=math.floor(settings.body_timeout_s * 1000),
-                ),
-            )
-        )
+        return _json(_info(_loaded(host), settings))
 
-    return live, ready, scrape, models, info
+    return live, ready, scrape, models, one_model, info
+
+
+def _entry(model: LoadedModel, started_at: float) -> ModelEntry:
+    return ModelEntry(
+        id=model.name,
+        object="model",
+        created=math.floor(started_at),
+        owned_by="radix-scorer",
+        max_model_len=model.engine.info.max_row_tokens,
+    )
+
+
+def _info(model: LoadedModel, settings: Settings) -> Info:
+    engine = model.engine.info
+    return Info(
+        model_id=model.name,
+        model_sha=engine.revision,
+        model_dtype=engine.dtype,
+        served_model_name=model.name,
+        model_type=ModelType(reranker=_label_names(model)),
+        max_concurrent_requests=settings.max_concurrent_requests,
+        max_input_length=engine.max_row_tokens,
+        max_batch_tokens=engine.step_tokens,
+        max_client_batch_size=settings.max_pairs,
+        auto_truncate=True,
+        tokenization_workers=NUM_WORKERS,
+        version=package_version(),
+        model=model.name,
+        model_revision=engine.revision,
+        dtype=engine.dtype,
+        kv_dtype=engine.kv_dtype,
+        device=engine.device,
+        kernels=engine.kernels,
+        default_template=model.prompts.default.template.id,
+        templates=model.prompts.names,
+        calibration=model.calibration.id if model.calibration else None,
+        block_size=engine.block_size,
+        num_blocks=engine.num_blocks,
+        kv_bytes_per_token=engine.kv_bytes_per_token,
+        limits=Limits(
+            max_body_bytes=settings.max_body_bytes,
+            max_pairs=settings.max_pairs,
+            max_prompt_tokens=engine.max_row_tokens,
+            max_queued_tokens=engine.max_queued_tokens,
+            max_concurrent_requests=settings.max_concurrent_requests,
+            max_deadline_ms=math.floor(settings.request_timeout_s * 1000),
+            body_timeout_ms=math.floor(settings.body_timeout_s * 1000),
+        ),
+    )
+
+
+def _label_names(model: LoadedModel) -> LabelNames:
+    try:
+        labels = model.prompts.choose(None, "labels").template.labels
+    except InvalidValue:  # none of the templates for labels fits the model
+        labels = ()
+    return LabelNames(
+        id2label={str(number): label for number, label in enumerate(labels)},
+        label2id={label: number for number, label in enumerate(labels)},
+    )
 
 
 def _loaded(host: ModelHost) -> LoadedModel:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _WATCH_S = 0.25
 """How often a wait looks whether the engine is still there."""
 
-_NUM_WORKERS = 4
+NUM_WORKERS = 4
 """Requests that are decoded and tokenised at one time; the tokenizer has threads of its own."""
 
 _GRACE_S = 5.0
@@ -124,7 +124,7 @@ class ScoringService:
         self._metrics = metrics
         self._max_pairs = max_pairs
         self._request_timeout_s = request_timeout_s
-        self._workers = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="tokenise")
+        self._workers = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="tokenise")
 
     def close(self) -> None:
         """Let the worker threads end."""

@@ -117,6 +117,32 @@ def test_models_names_the_served_one() -> None:
     assert [(model["id"], model["max_model_len"]) for model in reply["data"]] == [("fake", 2048)]
 
 
+def test_a_model_is_found_by_its_name_and_no_other_is() -> None:
+    with service() as client:
+        found, missing = client.get("/v1/models/fake"), client.get("/v1/models/some/other")
+        listed = client.get("/v1/models").json()["data"]
+
+    assert found.json() == listed[0]
+    assert missing.status_code == 404
+    assert missing.json()["error"] == {
+        "message": "the model that is served is fake",
+        "type": "invalid_request_error",
+        "param": "model",
+        "code": "model_not_found",
+    }
+
+
+def test_info_has_what_clients_of_text_embeddings_inference_read() -> None:
+    with service(max_pairs=77, max_concurrent_requests=5) as client:
+        info = client.get("/info").json()
+
+    assert (info["model_id"], info["served_model_name"], info["model_sha"]) == ("fake", "fake", "rev1")
+    assert info["model_type"] == {"reranker": {"id2label": {"0": "Yes", "1": "No"}, "label2id": {"Yes": 0, "No": 1}}}
+    assert (info["max_client_batch_size"], info["max_concurrent_requests"], info["max_input_length"]) == (77, 5, 2048)
+    assert (info["max_batch_tokens"], info["max_batch_requests"], info["auto_truncate"]) == (64, None, True)
+    assert {"model_dtype", "tokenization_workers", "version", "sha", "docker_label"} <= info.keys()
+
+
 def test_info_tells_the_limits_that_requests_meet() -> None:
     with service(max_pairs=7, max_body_bytes=5000, request_timeout_s=2.0) as client:
         info = client.get("/info").json()
