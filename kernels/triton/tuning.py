@@ -1,15 +1,18 @@
 """Launch constants as data; a shape is looked up, and nothing is tuned while a request waits.
 
-The rows were chosen by compiling, not by timing: no row spills a register on the
-architectures it serves (``python -m kernels.triton.report`` shows and a test asserts it),
-and bulk rows reach the widest matrix instruction. ``python -m benchmarks.gpu`` is the way to
-replace a row by one that was measured.
+The tables are in ``launches/``. That of ``compiled.toml`` was chosen by compiling, not by timing: no
+row spills a register on the architectures it serves (``python -m kernels.triton.report`` shows
+and a test asserts it), and bulk rows reach the widest matrix instruction. ``python -m
+benchmarks.gpu.tune`` writes one beside it for the device that it runs on, which comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +20,9 @@ from kernels.api import KernelInputError
 
 INTERPRETED = 0
 """The architecture of a process that interprets kernels on the CPU."""
+
+FOLDER = Path(__file__).parent / "launches"
+COMPILED = "compiled.toml"
 
 FLOAT8_ARCH = 89
 """The first architecture that converts 8-bit floats."""
@@ -65,6 +71,8 @@ class Rule:
     min_arch: int
     max_head_dim: int
     launch: Launch
+    min_head_dim: int = 1
+    group: int | None = None
     max_arch: int | None = None
     element_bytes: int = 2
     max_rows: int | None = None
@@ -75,7 +83,8 @@ class Rule:
         return (
             self.min_arch <= key.arch
             and (self.max_arch is None or key.arch <= self.max_arch)
-            and key.head_dim <= self.max_head_dim
+            and self.min_head_dim <= key.head_dim <= self.max_head_dim
+            and self.group in {None, key.group}
             and key.element_bytes == self.element_bytes
             and (self.max_rows is None or key.rows <= self.max_rows)
             and (self.max_span is None or key.longest_span <= self.max_span)
@@ -84,54 +93,37 @@ class Rule:
         )
 
 
-def _launch(tile_rows: int, tile_keys: int, num_warps: int, num_stages: int) -> Launch:
-    return Launch(tile_rows=tile_rows, tile_keys=tile_keys, num_warps=num_warps, num_stages=num_stages)
+def load_rules(folder: Path) -> tuple[Rule, ...]:
+    """The rules of every table in ``folder``: those measured on a device first, then those that were compiled.
+
+    Raises:
+        ValueError: a table has a field that no rule has, or lacks one.
+    """
+    tables = sorted(folder.glob("*.toml"), key=lambda path: (path.name == COMPILED, path.name))
+    return tuple(
+        _rule(entry, path) for path in tables for entry in tomllib.loads(path.read_text(encoding="utf-8"))["rule"]
+    )
 
 
-_FEW_ROWS = 32  # latency decides: a tile of 16 rows wastes least, though it misses wgmma
-_SOME_ROWS = 1024  # 64-row tiles fill the device earlier, two of them per multiprocessor
-_SHORT_SPAN = 256  # little to walk: the masked own rows dominate, and waste less in 64 rows
-
-RULES = (
-    # consumer parts (sm_86, 89, 120) have 99 KiB of shared memory, so they and sm_80 share rows
-    Rule(min_arch=120, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
-    Rule(min_arch=120, max_head_dim=128, quantised=True, launch=_launch(64, 32, 8, 3)),
-    Rule(min_arch=120, max_head_dim=64, launch=_launch(128, 64, 8, 3)),
-    Rule(min_arch=120, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
-    Rule(min_arch=120, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
-    Rule(min_arch=100, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
-    Rule(min_arch=100, max_head_dim=128, quantised=True, launch=_launch(64, 64, 8, 3)),
-    Rule(min_arch=100, max_head_dim=128, max_rows=_SOME_ROWS, launch=_launch(64, 64, 8, 3)),
-    Rule(min_arch=100, max_head_dim=128, max_span=_SHORT_SPAN, launch=_launch(64, 64, 8, 3)),
-    Rule(min_arch=100, max_head_dim=128, launch=_launch(128, 64, 8, 3)),
-    Rule(min_arch=100, max_head_dim=256, launch=_launch(64, 32, 8, 3)),
-    Rule(min_arch=90, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
-    Rule(min_arch=90, max_head_dim=128, max_rows=_SOME_ROWS, launch=_launch(64, 64, 4, 3)),
-    Rule(min_arch=90, max_head_dim=128, max_span=_SHORT_SPAN, launch=_launch(64, 64, 4, 3)),
-    Rule(min_arch=90, max_head_dim=128, launch=_launch(128, 64, 8, 3)),
-    Rule(min_arch=90, max_head_dim=256, quantised=True, launch=_launch(32, 32, 8, 2)),
-    Rule(min_arch=90, max_head_dim=256, launch=_launch(64, 32, 8, 3)),
-    Rule(min_arch=80, max_head_dim=256, max_rows=_FEW_ROWS, launch=_launch(16, 32, 4, 3)),
-    Rule(min_arch=80, max_head_dim=128, quantised=True, launch=_launch(64, 32, 8, 3)),
-    Rule(min_arch=80, max_head_dim=64, launch=_launch(128, 64, 8, 3)),
-    Rule(min_arch=80, max_head_dim=128, launch=_launch(64, 64, 8, 3)),
-    Rule(min_arch=80, max_head_dim=256, launch=_launch(32, 32, 8, 2)),
-    # float32 judges and never serves: exact products on the scalar units
-    Rule(min_arch=80, max_head_dim=128, element_bytes=4, launch=_launch(16, 16, 8, 2)),
-    Rule(min_arch=80, max_head_dim=256, element_bytes=4, launch=_launch(16, 16, 4, 2)),
-    # interpreted: small enough that tests of a few dozen tokens cross tile borders
-    Rule(min_arch=INTERPRETED, max_arch=INTERPRETED, max_head_dim=256, launch=_launch(64, 32, 4, 1)),
-    Rule(min_arch=INTERPRETED, max_arch=INTERPRETED, max_head_dim=256, element_bytes=4, launch=_launch(64, 32, 4, 1)),
-)
+def _rule(entry: dict[str, Any], path: Path) -> Rule:
+    try:
+        rows, keys, warps, stages = entry["launch"]
+        launch = Launch(tile_rows=rows, tile_keys=keys, num_warps=warps, num_stages=stages)
+        return Rule(**{**entry, "launch": launch})
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {entry} is no rule: {error}") from error
 
 
-def choose_launch(key: LaunchKey) -> Launch:
+RULES = load_rules(FOLDER)
+
+
+def choose_launch(key: LaunchKey, rules: Sequence[Rule] = RULES) -> Launch:
     """The launch of the first rule that serves ``key``.
 
     Raises:
         KernelInputError: none does: the head size, group or dtype is not supported there.
     """
-    for rule in RULES:
+    for rule in rules:
         if rule.serves(key):
             return rule.launch
     raise KernelInputError(

@@ -8,6 +8,7 @@ element-wise kernels are listed at the sizes of a 0.6B model.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ from kernels.triton import (
     swiglu,
     tree_attention,
 )
-from kernels.triton.tuning import FLOAT8_ARCH, Launch, LaunchKey, choose_launch
+from kernels.triton.tuning import FLOAT8_ARCH, RULES, Launch, LaunchKey, choose_launch, reachable
 
 ARCHITECTURES = (80, 90, 100)
 
@@ -61,18 +62,19 @@ def shipped(arch: int) -> list[Variant]:
 
 
 def _attention(arch: int) -> Iterator[Variant]:
-    seen: set[tuple[torch.dtype, Launch]] = set()
-    for dtype in (torch.bfloat16, torch.float32):
-        for head_dim in (256, 128, 64):
-            for rows, span in ((16, _MANY), (512, _MANY), (_MANY, 64), (_MANY, _MANY)):
-                shape = _shape(head_dim=head_dim)
-                launch = _launch(arch, shape, dtype, rows=rows, longest_span=span)
-                if (dtype, launch) not in seen:
-                    seen.add((dtype, launch))
-                    yield _attention_variant(arch, shape, dtype, launch)
+    groups = sorted({2, *(rule.group for rule in RULES if rule.group is not None and rule.min_arch == arch)})
+    seen: set[tuple[torch.dtype, int, Launch]] = set()
+    for dtype, group, head_dim in itertools.product((torch.bfloat16, torch.float32), groups, (256, 128, 64)):
+        like = LaunchKey(
+            arch=arch, head_dim=head_dim, element_bytes=dtype.itemsize, group=group, rows=group, longest_span=1
+        )
+        for launch in map(choose_launch, reachable(like, max_span=_MANY)):
+            if (dtype, group, launch) not in seen:
+                seen.add((dtype, group, launch))
+                yield attention_variant(arch, _shape(head_dim=head_dim, group=group), dtype, launch)
     for shape in (_shape(head_dim=64, group=3), _shape(head_dim=256, window=1024, soft_cap=50.0)):
         launch = _launch(arch, shape, torch.bfloat16, rows=_MANY, longest_span=_MANY)
-        yield _attention_variant(arch, shape, torch.bfloat16, launch)
+        yield attention_variant(arch, shape, torch.bfloat16, launch)
 
 
 def _quantised(arch: int) -> Iterator[Variant]:
@@ -84,7 +86,7 @@ def _quantised(arch: int) -> Iterator[Variant]:
             launch = _launch(arch, shape, torch.bfloat16, rows=rows, longest_span=_MANY, quantised=True)
             if launch not in launches:
                 launches.add(launch)
-                yield _attention_variant(arch, shape, torch.bfloat16, launch, codes)
+                yield attention_variant(arch, shape, torch.bfloat16, launch, codes)
         for kernel, name in (
             (quantise_kv.store_quantised_kernel, "store_quantised"),
             (quantise_kv.round_kv_kernel, "round_kv"),
@@ -127,9 +129,10 @@ def _launch(
     )
 
 
-def _attention_variant(
+def attention_variant(
     arch: int, shape: AttentionShape, dtype: torch.dtype, launch: Launch, codes: torch.dtype | None = None
 ) -> Variant:
+    """Attention as it is launched for ``shape``; ``codes``: what a quantised pool holds."""
     element = _ELEMENT[dtype]
     group = shape.num_heads // shape.num_kv_heads
     options = f" window {shape.window} cap {shape.soft_cap:g}" if shape.window and shape.soft_cap else ""
