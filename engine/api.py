@@ -5,7 +5,16 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
-from engine.records import EngineHealth, EngineInfo, ScoreResult, ScoreTask, StepStats, TaskStats
+from engine.records import (
+    EngineHealth,
+    EngineInfo,
+    GenerateResult,
+    GenerateTask,
+    ScoreResult,
+    ScoreTask,
+    StepStats,
+    TaskStats,
+)
 
 
 class EngineObserver(Protocol):
@@ -35,6 +44,13 @@ class Engine(Protocol):
             EngineClosed: the engine is draining or dead.
 
         The future raises ``DeadlineExceeded``, ``EngineFault`` or ``EngineClosed``.
+        """
+        ...
+
+    def generate(self, task: GenerateTask) -> Future[GenerateResult]:
+        """Queue a generation; as :meth:`submit` in every other way.
+
+        It is admitted once, for the prompt and the longest branches that may come of it.
         """
         ...
 

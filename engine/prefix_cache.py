@@ -23,6 +23,7 @@ class Growth:
             or None if the tokens hang on the tree itself.
         start: Position of the first token.
         owner: Serial number of the task they are computed for.
+        spare: They stay only until that task ends: see :meth:`PrefixCache.drop_spare`.
     """
 
     anchor: Node
@@ -30,6 +31,7 @@ class Growth:
     start: int
     tokens: TokenIds
     owner: int
+    spare: bool = False
 
 
 class PrefixCache:
@@ -73,7 +75,7 @@ class PrefixCache:
         return len({block for node in self._tree.pinned for block in node.segment.block_ids})
 
     def take_evicted_tokens(self) -> int:
-        """Tokens evicted since this was last asked."""
+        """Tokens evicted since this was last asked; spare ones do not count."""
         evicted, self._evicted_tokens = self._evicted_tokens, 0
         return evicted
 
@@ -109,12 +111,43 @@ class PrefixCache:
             raise
         return segments
 
-    def commit(self, growths: Sequence[Growth], segments: Sequence[Segment]) -> None:
-        """Make the reserved tokens findable; their KV must have been written."""
+    def commit(self, growths: Sequence[Growth], segments: Sequence[Segment]) -> list[Node]:
+        """Make the reserved tokens findable, a node for each growth; their KV must have been written."""
         nodes: list[Node] = []
         for growth, segment in zip(growths, segments, strict=True):
             parent = self._end_at(growth.anchor, growth.start) if growth.parent is None else nodes[growth.parent]
-            nodes.append(self._tree.insert(parent, growth.tokens, segment, growth.owner))
+            node = self._tree.insert(parent, growth.tokens, segment, growth.owner)
+            node.spare = growth.spare
+            nodes.append(node)
+        return nodes
+
+    def keep(self, match: Match, tokens: int) -> int:
+        """Let the first ``tokens`` of a match stay whoever ends; returns how many of them were spare."""
+        wanted = min(tokens, match.depth)
+        kept = 0
+        for node in match.nodes:
+            if node.spare and node.start < wanted:
+                upper = self._end_at(node, min(wanted, node.end))
+                upper.spare = False
+                kept += len(upper.tokens)
+        return kept
+
+    def drop_spare(self, node: Node) -> Node | None:
+        """Drop ``node``, and what was split off it, if it is still spare.
+
+        Returns:
+            What has to be tried again, since something hangs on it or holds it.
+        """
+        owner = node.owner
+        while node.spare and node.owner == owner:
+            if not node.dead:
+                if node.children or node.pins:
+                    return node
+                self._drop(node)
+            node.spare = False
+            assert node.parent is not None, "a root is never spare"
+            node = node.parent
+        return None
 
     def abandon(self, segments: Sequence[Segment]) -> None:
         """Give reserved slots back."""
@@ -176,7 +209,7 @@ class PrefixCache:
 
     def _drop(self, leaf: Node) -> None:
         self._tree.remove(leaf)
-        self._evicted_tokens += len(leaf.tokens)
+        self._evicted_tokens += 0 if leaf.spare else len(leaf.tokens)
         self._free(leaf.segment)
 
     def _free(self, segment: Segment) -> None:

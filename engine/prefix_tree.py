@@ -38,8 +38,9 @@ class Node:
     """A run of tokens that is in the cache, with everything before it.
 
     ``start`` is the position of its first token; ``pins`` counts tasks that need it or
-    something below it. When a node is split, the object keeps the lower part, so that a
-    reference to a node stays a reference to the end of what it stood for.
+    something below it; ``spare`` says that nobody but its owner wants it kept. When a node is
+    split, the object keeps the lower part, so that a reference to a node stays a reference to
+    the end of what it stood for.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Node:
         "pins",
         "queued",
         "segment",
+        "spare",
         "start",
         "tokens",
     )
@@ -66,6 +68,7 @@ class Node:
         self.pins = 0
         self.hits = 0
         self.last_use = 0
+        self.spare = False
         self.queued = False
         self.dead = False
 
@@ -229,7 +232,7 @@ class PrefixTree:
         upper = Node(
             node.tokens[:length], node.segment.part(0, length, self._block_size), node.start, parent, node.owner
         )
-        upper.pins, upper.hits, upper.last_use = node.pins, node.hits, node.last_use
+        upper.pins, upper.hits, upper.last_use, upper.spare = node.pins, node.hits, node.last_use, node.spare
         parent.children[int(node.tokens[0])] = upper
         node.segment = node.segment.part(length, len(node.tokens), self._block_size)
         node.tokens = node.tokens[length:]

@@ -1,4 +1,4 @@
-"""Turns hidden states into outcomes: label logits, log-probabilities of a target."""
+"""Turns hidden states into outcomes: label logits, log-probabilities of a target, chosen tokens."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ import torch
 from torch import Tensor
 
 from engine.batch import RowReads
-from engine.records import LabelOutcome, LabelReadout, LikelihoodOutcome, LikelihoodReadout, Outcome, Unscored
+from engine.records import (
+    LabelOutcome,
+    LabelReadout,
+    LikelihoodOutcome,
+    LikelihoodReadout,
+    Outcome,
+    TokenOutcome,
+    TokenReadout,
+    Unscored,
+)
 from engine.sequence import RowState
+from engine.token_choice import choose_tokens
 from kernels.api import KernelSet
 
 
@@ -42,6 +52,7 @@ def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: K
     denominators = _denominators(labels, targets, hidden, head, kernels)
     _read_labels(labels, denominators, hidden, head, kernels)
     _read_targets(targets, denominators, hidden, head, kernels)
+    _read_tokens([read for read in reads if isinstance(read.row.state.row.readout, TokenReadout)], hidden, head)
 
 
 def _denominators(
@@ -98,6 +109,16 @@ def _read_targets(
             _finish(state, LikelihoodOutcome(log_probs=tuple(state.log_probs)), state.log_probs)
 
 
+def _read_tokens(reads: Sequence[RowReads], hidden: Tensor, head: LmHead) -> None:
+    if not reads:
+        return
+    places = _index([read.places[-1] for read in reads], hidden)
+    chosen = choose_tokens([_token_readout(read) for read in reads], hidden[places], head.weight, head.soft_cap)
+    for read, (token_ids, log_probs) in zip(reads, chosen, strict=True):
+        outcome = TokenOutcome(token_ids=tuple(token_ids), log_probs=tuple(log_probs))
+        _finish(read.row.state, outcome, log_probs)
+
+
 def _finish(state: RowState, outcome: Outcome, numbers: Sequence[float]) -> None:
     finite = all(math.isfinite(number) for number in numbers)
     state.outcome = outcome if finite else Unscored(reason="non_finite")
@@ -116,4 +137,10 @@ def _label_readout(read: RowReads) -> LabelReadout:
 def _likelihood_readout(read: RowReads) -> LikelihoodReadout:
     readout = read.row.state.row.readout
     assert isinstance(readout, LikelihoodReadout)
+    return readout
+
+
+def _token_readout(read: RowReads) -> TokenReadout:
+    readout = read.row.state.row.readout
+    assert isinstance(readout, TokenReadout)
     return readout

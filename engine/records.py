@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ TokenIds: TypeAlias = npt.NDArray[np.int32]
 """One-dimensional, treated as immutable by everyone."""
 
 TaskEnd: TypeAlias = Literal["ok", "partial", "deadline", "cancelled", "closed", "fault"]
+
+BranchEnd: TypeAlias = Literal["stop", "length", "deadline", "non_finite"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,41 @@ class LikelihoodReadout:
     target_ids: TokenIds
 
 
-Readout: TypeAlias = LabelReadout | LikelihoodReadout
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a token is chosen from the distribution at the last position of a row.
+
+    What is drawn depends on ``seed``, the branch and the number of the token in it, and on
+    nothing else that runs.
+
+    Args:
+        temperature: Divides the logits; 0: always the most probable token (of equals, the lowest id).
+        top_k: Only the most probable ``top_k`` tokens; 0: all.
+        top_p: Only the most probable tokens that together reach this share, in ``(0, 1]``.
+        seed: In ``[0, 2**63)``.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenReadout:
+    """Choose a token to follow the row, once for each of its branches.
+
+    Args:
+        branches: Numbers of the branches that have said the same so far, at least one.
+        place: How many tokens they have said.
+    """
+
+    sampling: Sampling
+    branches: tuple[int, ...] = (0,)
+    place: int = 0
+
+
+Readout: TypeAlias = LabelReadout | LikelihoodReadout | TokenReadout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,11 +86,13 @@ class Row:
         tokens: Positions that the model runs, at least one.
         keep_tokens: How many of them, from the first, are worth keeping in the cache. The
             rest is computed and forgotten.
+        spare_tokens: How many after those stay until the task ends.
     """
 
     tokens: TokenIds
     readout: Readout
     keep_tokens: int
+    spare_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,6 +107,42 @@ class ScoreTask:
     task_id: str
     namespace: str
     rows: tuple[Row, ...]
+    deadline_s: float | None = None
+
+
+class TokenListener(Protocol):
+    """Told of every token, on the engine's thread: must be quick. If it raises, its task fails."""
+
+    def on_token(self, branch: int, token: int) -> bool:
+        """Whether ``branch`` goes on after ``token``."""
+        ...
+
+    def on_end(self, branch: int, end: BranchEnd) -> None:
+        """No token follows in ``branch``. Not told when the whole task ends before its branches do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GenerateTask:
+    """Branches of a few tokens that continue one prompt.
+
+    Args:
+        tokens: The prompt, at least one. It is stored once and stays in the cache; what the branches
+            say leaves it when the task ends.
+        num_branches: At least one.
+        max_tokens: Longest branch, at least 1.
+        end_ids: Tokens that end a branch and are not part of it.
+        deadline_s: ``time.monotonic()`` value after which no further token is computed.
+    """
+
+    task_id: str
+    namespace: str
+    tokens: TokenIds
+    sampling: Sampling
+    listener: TokenListener
+    num_branches: int = 1
+    max_tokens: int = 16
+    end_ids: frozenset[int] = frozenset()
     deadline_s: float | None = None
 
 
@@ -88,13 +162,21 @@ class LikelihoodOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOutcome:
+    """The token chosen for each branch, and its natural log-probability at temperature 1."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unscored:
     """The row has no score: its deadline passed, or what came out was not a finite number."""
 
     reason: Literal["deadline", "non_finite"]
 
 
-Outcome: TypeAlias = LabelOutcome | LikelihoodOutcome | Unscored
+Outcome: TypeAlias = LabelOutcome | LikelihoodOutcome | TokenOutcome | Unscored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +212,7 @@ class TaskStats:
     shared_tokens: int = 0
     computed_tokens: int = 0
     kept_tokens: int = 0  # positions newly written to the cache
+    generated_tokens: int = 0
     num_steps: int = 0
     queue_s: float = 0.0  # submitted to first step
     prefill_s: float = 0.0  # forward passes of the steps this task was in
@@ -143,6 +226,23 @@ class ScoreResult:
     """``rows`` in the order of the task's rows."""
 
     rows: tuple[RowResult, ...]
+    stats: TaskStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchResult:
+    """What one branch said: ``log_probs`` are natural and at temperature 1."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    end: BranchEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateResult:
+    """``branches`` in order of their numbers. The prompt counts once in ``stats``, whatever their number."""
+
+    branches: tuple[BranchResult, ...]
     stats: TaskStats
 
 

@@ -26,6 +26,7 @@ from engine.errors import (
     InvalidTask,
     OutOfCapacity,
 )
+from engine.generation import GenerationState
 from engine.host import available_processors
 from engine.kv_pool import KvPool, count_blocks, free_memory
 from engine.model import Decoder
@@ -34,9 +35,8 @@ from engine.records import (
     EngineHealth,
     EngineInfo,
     EngineSnapshot,
-    LabelReadout,
-    LikelihoodReadout,
-    Row,
+    GenerateResult,
+    GenerateTask,
     ScoreResult,
     ScoreTask,
     TaskEnd,
@@ -45,6 +45,7 @@ from engine.row_order import order_rows
 from engine.scheduler import Scheduler
 from engine.sequence import TaskState
 from engine.step import StepFailed, StepRunner
+from engine.task_checks import check_generation, check_row
 from engine.warm_up import warm_up
 
 _LOG = logging.getLogger(__name__)
@@ -94,19 +95,27 @@ class EngineThread:
     def submit(self, task: ScoreTask) -> Future[ScoreResult]:
         """See :meth:`engine.api.Engine.submit`. Sorting the rows is done here, on the caller's thread."""
         for index, row in enumerate(task.rows):
-            _check_row(row, index, self._info)
+            check_row(row, index, self._info)
         if not task.rows:
             raise InvalidTask("a task has no rows; at least 1 is needed")
-        order = order_rows([row.tokens for row in task.rows])
         future: Future[ScoreResult] = Future()
-        state = TaskState(task, next(self._serials), future, order)
+        self._enqueue(TaskState(task, next(self._serials), future, order_rows([row.tokens for row in task.rows])))
+        return future
+
+    def generate(self, task: GenerateTask) -> Future[GenerateResult]:
+        """See :meth:`engine.api.Engine.generate`."""
+        check_generation(task, self._info)
+        future: Future[GenerateResult] = Future()
+        self._enqueue(GenerationState.begin(task, next(self._serials), future))
+        return future
+
+    def _enqueue(self, state: TaskState) -> None:
         with self._wake:
-            self._admit(order.unique_tokens)
-            self._waiting_tokens += order.unique_tokens
+            self._admit(state.admitted_tokens)
+            self._waiting_tokens += state.admitted_tokens
             self._unended[state.serial] = state
             self._inbox.append(state)
             self._wake.notify()
-        return future
 
     def _admit(self, tokens: int) -> None:
         if self._died is not None or self._closing_at is not None:
@@ -171,8 +180,7 @@ class EngineThread:
             if task.future.cancelled():
                 self._end(task, "cancelled")
             elif task.task.deadline_s is not None and now >= task.task.deadline_s:
-                scored = any(row.outcome is not None for row in task.rows)
-                if scored:
+                if task.has_output:
                     self._end(task, "partial")
                 else:
                     self._end(task, "deadline", DeadlineExceeded("the deadline passed before a row was scored"))
@@ -196,11 +204,24 @@ class EngineThread:
         self._tokens_per_s = rate if not self._tokens_per_s else 0.8 * self._tokens_per_s + 0.2 * rate
         for task in step.tasks:
             task.first_step_s = task.first_step_s or started
-            if task.first_score_s is None and any(row.outcome is not None for row in task.rows):
+            if task.first_score_s is None and task.has_output:
                 task.first_score_s = now
         self._observer.on_step(stats)
         for task in step.tasks:
             if task.finished:
+                self._go_on(task)
+
+    def _go_on(self, task: TaskState) -> None:
+        """End a task whose rows are done, unless more follows from them."""
+        try:
+            goes_on = task.go_on()
+        except Exception as error:  # noqa: BLE001  whatever it is, it concerns this task alone
+            _LOG.exception("a listener failed")
+            fault = EngineFault(f"what listens to this task failed: {error}")
+            fault.__cause__ = error
+            self._end(task, "fault", fault)
+        else:
+            if not goes_on:
                 self._end(task, "ok")
 
     def _end(self, task: TaskState, end: TaskEnd, error: EngineError | None = None) -> None:
@@ -211,7 +232,7 @@ class EngineThread:
         """Give the future its one end and return it; a future that was cancelled meanwhile keeps that end."""
         with self._wake:
             del self._unended[task.serial]
-            self._waiting_tokens -= task.order.unique_tokens
+            self._waiting_tokens -= task.admitted_tokens
         try:
             if error is not None:
                 task.future.set_exception(error)
@@ -253,31 +274,6 @@ class EngineThread:
             queued_tasks=self._scheduler.num_tasks,
             queued_tokens=self._scheduler.queued_tokens,
         )
-
-
-def _check_row(row: Row, index: int, info: EngineInfo) -> None:
-    """Refuse what can never run or would read outside of a table."""
-    length = len(row.tokens)
-    if not 1 <= length <= info.max_row_tokens:
-        raise InvalidTask(f"row {index} has {length} tokens; the limit is 1 to {info.max_row_tokens}", row=index)
-    low, high = int(row.tokens.min()), int(row.tokens.max())
-    if low < 0 or high >= info.vocab_size:
-        bad = low if low < 0 else high
-        raise InvalidTask(f"row {index} has token {bad}; ids are 0 to {info.vocab_size - 1}", row=index)
-    if not 0 <= row.keep_tokens <= length:
-        raise InvalidTask(f"row {index} keeps {row.keep_tokens} tokens; it has {length}", row=index)
-    match row.readout:
-        case LabelReadout(label_ids=ids):
-            wanted = list(ids)
-            if not wanted or len(set(wanted)) != len(wanted):
-                raise InvalidTask(f"row {index} has labels {wanted}; distinct ids are needed, at least 1", row=index)
-        case LikelihoodReadout(target_ids=target):
-            wanted = target.tolist()
-            if not 1 <= len(wanted) <= length:
-                raise InvalidTask(f"row {index} has {len(wanted)} target tokens; 1 to {length} are possible", row=index)
-    for token in wanted:
-        if not 0 <= token < info.vocab_size:
-            raise InvalidTask(f"row {index} reads token {token}; ids are 0 to {info.vocab_size - 1}", row=index)
 
 
 def start_engine(

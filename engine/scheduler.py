@@ -60,14 +60,15 @@ class _Selection:
 class Scheduler:
     """Holds the tasks that wait or run, in order; makes steps out of them.
 
-    Between steps a task holds at most one path in the cache, and only the first task of the
-    queue can hold one. Not thread-safe: the engine thread owns it.
+    Between steps a task holds at most one path in the cache, and of the tasks that do not decode
+    only the first in the queue can hold one. Not thread-safe: the engine thread owns it.
     """
 
     def __init__(self, cache: PrefixCache, *, step_tokens: int) -> None:
         self._cache = cache
         self._step_tokens = step_tokens
         self._tasks: deque[TaskState] = deque()
+        self._left_over: list[Node] = []  # spare nodes of tasks that have ended, which something still needs
 
     @property
     def num_tasks(self) -> int:
@@ -89,9 +90,14 @@ class Scheduler:
         self._tasks.append(task)
 
     def remove(self, task: TaskState) -> None:
-        """Forget a task that has ended, however it ended; it holds nothing afterwards."""
+        """Forget a task that has ended, however it ended; it holds nothing afterwards.
+
+        What it kept for itself alone leaves the cache, as soon as no other task stands on it.
+        """
         self._tasks.remove(task)
         self._hold(task, None)
+        left_over = [*reversed(task.spare), *self._left_over]  # children first
+        self._left_over = [rest for node in left_over if (rest := self._cache.drop_spare(node)) is not None]
         self._cache.forget_empty_namespaces()
 
     def tasks(self) -> list[TaskState]:
@@ -106,22 +112,29 @@ class Scheduler:
             return None
         chosen: list[StepRow] = []
         budget = self._step_tokens
+        alone = True
         for task in self._tasks:
-            selection = self._select(task, budget, alone=not chosen)
+            selection = self._select(task, budget, alone=alone)
             chosen += selection.rows
             budget -= selection.new_tokens
+            # or the few tokens of those that decode would keep a long row waiting until they end
+            alone = alone and (task.decodes or not selection.rows)
             if budget <= 0 or not selection.complete:
                 break
         return self._try(chosen, optional_keeps=True) or self._smallest_step()
 
-    def finish(self, step: Step, *, commit: bool) -> None:
+    def finish(self, step: Step, *, commit: bool) -> int:
         """Publish what the step kept, or give its room back if it failed; let go of its paths.
 
         Tasks that go on hold the path that their next row shares with what is in the cache. What
         led to a number that is not finite does not stay there.
+
+        Returns:
+            Positions that stay in the cache since this step.
         """
+        kept_tokens = 0
         if commit:
-            self._cache.commit(step.growths, step.segments)
+            kept_tokens = self._commit(step)
         else:
             self._cache.abandon(step.segments)
         self._release(step.rows)
@@ -132,14 +145,33 @@ class Scheduler:
                 self._cache.distrust(self._cache.match(row.task.task.namespace, row.tokens))
         for task in step.tasks:
             self._hold(task, self._next_match(task))
+        return kept_tokens
+
+    def _commit(self, step: Step) -> int:
+        """Publish what the step kept, and count for each task what stays on its behalf."""
+        kept_tokens = 0
+        for row in step.rows:
+            found = self._cache.keep(row.match, row.wanted)
+            row.task.kept_tokens += found
+            kept_tokens += found
+        tasks = {task.serial: task for task in step.tasks}
+        for growth, node in zip(step.growths, self._cache.commit(step.growths, step.segments), strict=True):
+            owner = tasks[growth.owner]
+            if growth.spare:
+                owner.spare.append(node)
+            else:
+                owner.kept_tokens += len(growth.tokens)
+                kept_tokens += len(growth.tokens)
+        return kept_tokens
 
     def _smallest_step(self) -> Step:
         """The first row (or a chunk of it) of the first task, keeping only what it must."""
         task = self._tasks[0]
-        for evict_own_path in (False, True):
-            if evict_own_path:
+        for evict_held_paths in (False, True):
+            if evict_held_paths:
                 # a path of many short nodes may waste so much of its blocks that the rest does not fit
-                self._hold(task, None)
+                for holder in self._tasks:
+                    self._hold(holder, None)
                 self._cache.evict_all()
             rows = self._select(task, self._step_tokens, alone=True, most_rows=1).rows
             if (step := self._try(rows, optional_keeps=False)) is not None:
@@ -172,7 +204,8 @@ class Scheduler:
             full = most_rows is not None and len(chosen.rows) >= most_rows
             if full or _size(claims.missing(start, end)) > budget - chosen.new_tokens:
                 break
-            chosen.add(StepRow(task, row, end, row.row.keep_tokens, match), claims.claim(start, end))
+            keep = row.row.keep_tokens + row.row.spare_tokens
+            chosen.add(StepRow(task, row, end, keep, match), claims.claim(start, end))
         else:
             chosen.complete = True
             return chosen
@@ -240,20 +273,23 @@ def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
     growth_of: dict[int, int] = {}  # id of a trie node -> index of its growth
     for node in trie.nodes():
         start = max(node.low, min(node.row.match.depth, node.high))
-        if node.keep <= start:
-            continue
         parent = growth_of.get(id(node.parent)) if start == node.low else None
-        growth_of[id(node)] = len(growths)
-        places.append(node.packed + start - node.fresh_low)
-        growths.append(
-            Growth(
-                anchor=node.row.match.last,
-                parent=parent,
-                start=start,
-                tokens=node.row.tokens[start : node.keep],
-                owner=node.row.task.serial,
+        wanted = min(max(node.wanted, start), node.keep)
+        for low, high, spare in ((start, wanted, False), (max(start, wanted), node.keep, True)):
+            if high <= low:
+                continue
+            places.append(node.packed + low - node.fresh_low)
+            growths.append(
+                Growth(
+                    anchor=node.row.match.last,
+                    parent=parent,
+                    start=low,
+                    tokens=node.row.tokens[low:high],
+                    owner=node.row.task.serial,
+                    spare=spare,
+                )
             )
-        )
+            parent = growth_of[id(node)] = len(growths) - 1
     return growths, places
 
 

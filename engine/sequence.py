@@ -6,9 +6,11 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from engine.prefix_tree import Match, Node
 from engine.records import (
+    GenerateResult,
     LabelReadout,
     LikelihoodReadout,
     Outcome,
@@ -19,6 +21,7 @@ from engine.records import (
     ScoreTask,
     TaskEnd,
     TaskStats,
+    TokenReadout,
     Unscored,
 )
 from engine.row_order import RowOrder
@@ -94,7 +97,7 @@ class RowState:
 def first_read(row: Row) -> int:
     """The first position of ``row`` whose hidden state its readout needs."""
     match row.readout:
-        case LabelReadout():
+        case LabelReadout() | TokenReadout():
             return len(row.tokens) - 1
         case LikelihoodReadout(target_ids=target_ids):
             return len(row.tokens) - len(target_ids)
@@ -110,18 +113,22 @@ class TaskState:
         order: How rows are visited.
         cursor: Place in ``order`` of the first row without an outcome.
         held: End of the path that the next row will need, protected from eviction.
+        spare: What the task put into the cache that nobody else wants kept, parents first.
         queued_tokens: Positions this task is still expected to compute.
+        admitted_tokens: What it counts for in the queue until it ends.
     """
 
     task: ScoreTask
     serial: int
-    future: Future[ScoreResult]
+    future: Future[Any]
     order: RowOrder
     submitted_s: float = field(default_factory=time.monotonic)
     rows: list[RowState] = field(default_factory=list)
     cursor: int = 0
     held: Node | None = None
+    spare: list[Node] = field(default_factory=list)
     queued_tokens: int = 0
+    admitted_tokens: int = 0
     first_step_s: float | None = None
     first_score_s: float | None = None
     prefill_s: float = 0.0
@@ -130,31 +137,61 @@ class TaskState:
     kept_tokens: int = 0
 
     def __post_init__(self) -> None:
+        self.set_out()
+        self.admitted_tokens = self.queued_tokens
+
+    def set_out(self) -> None:
+        """Begin with the rows of the task."""
         self.rows = [RowState(row) for row in self.task.rows]
         for following, index in pairwise(reversed(self.order.order)):
             row = self.rows[index]
             row.first_read_from_here = min(row.first_unread, self.rows[following].first_read_from_here)
+        self.cursor = 0
         self.queued_tokens = self.order.unique_tokens
 
     @property
     def finished(self) -> bool:
+        """Whether every row has an outcome."""
         return self.cursor == len(self.rows)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it needs but one position for each row, over and over."""
+        return False
+
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to answer if it had to end now."""
+        return any(row.outcome is not None for row in self.rows)
+
+    def go_on(self) -> bool:
+        """Called when every row has an outcome: make rows of what follows from them, if anything does."""
+        return False
 
     def advance(self) -> None:
         """Move the cursor past rows that have an outcome."""
         while self.cursor < len(self.rows) and self.rows[self.order.order[self.cursor]].outcome is not None:
             self.cursor += 1
 
-    def stats(self, end: TaskEnd) -> TaskStats:
-        now = time.monotonic()
-        return TaskStats(
-            task_id=self.task.task_id,
-            end=end,
-            num_rows=len(self.rows),
+    def usage(self) -> RowUsage:
+        """The sum over all rows."""
+        return RowUsage(
             prompt_tokens=sum(len(row.row.tokens) for row in self.rows),
             cached_tokens=sum(row.cached for row in self.rows),
             shared_tokens=sum(row.shared for row in self.rows),
             computed_tokens=sum(row.computed for row in self.rows),
+        )
+
+    def stats(self, end: TaskEnd) -> TaskStats:
+        now, usage = time.monotonic(), self.usage()
+        return TaskStats(
+            task_id=self.task.task_id,
+            end=end,
+            num_rows=len(self.rows),
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            shared_tokens=usage.shared_tokens,
+            computed_tokens=usage.computed_tokens,
             kept_tokens=self.kept_tokens,
             num_steps=self.num_steps,
             queue_s=(self.first_step_s or now) - self.submitted_s,
@@ -164,7 +201,7 @@ class TaskState:
             total_s=now - self.submitted_s,
         )
 
-    def result(self, end: TaskEnd) -> ScoreResult:
+    def result(self, end: TaskEnd) -> ScoreResult | GenerateResult:
         """Every row with its outcome; a row without one ran into the deadline."""
         unscored = Unscored(reason="deadline")
         rows = tuple(RowResult(outcome=row.outcome or unscored, usage=row.usage()) for row in self.rows)

@@ -54,12 +54,12 @@ class StepRunner:
         read_out(batch.reads, hidden, self._decoder.head, self._kernels)
         read = time.perf_counter()
         self._account(step, prefill_s=prefilled - scheduled, readout_s=read - prefilled)
-        self._scheduler.finish(step, commit=True)
+        kept_tokens = self._scheduler.finish(step, commit=True)
         return StepStats(
             num_rows=len(step.rows),
             num_tasks=len(step.tasks),
             computed_tokens=step.trie.num_fresh,
-            kept_tokens=sum(len(growth.tokens) for growth in step.growths),
+            kept_tokens=kept_tokens,
             read_rows=len(batch.read_rows),
             evicted_tokens=self._cache.take_evicted_tokens(),
             num_spans=batch.spans.num_spans,
@@ -74,10 +74,7 @@ class StepRunner:
         for row, new in zip(step.rows, step.new, strict=True):
             row.state.account(row.match, end=row.end, fresh_from=row.fresh_from, new=new, owner=row.task.serial)
             row.task.queued_tokens = max(0, row.task.queued_tokens - sum(high - low for low, high in new))
-        tasks = {task.serial: task for task in step.tasks}
-        for growth in step.growths:
-            tasks[growth.owner].kept_tokens += len(growth.tokens)
-        for task in tasks.values():
+        for task in step.tasks:
             task.num_steps += 1
             task.prefill_s += prefill_s
             task.readout_s += readout_s

@@ -81,6 +81,7 @@ class StepRow:
     Args:
         end: Positions ``[0, end)`` of the row are known after the step; all of it, or a chunk.
         keep: Positions ``[0, keep)`` stay in the cache.
+        wanted: Positions ``[0, wanted)`` stay after the task has ended, if they are kept at all.
         match: How far the row was in the tree when the step was made.
         fresh_from: Positions from here to ``end`` are computed in this step, for this row or another.
     """
@@ -91,9 +92,11 @@ class StepRow:
     keep: int
     match: Match
     fresh_from: int = field(init=False)
+    wanted: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.fresh_from = self.state.fresh_from(self.match)
+        self.wanted = min(self.end, self.state.row.keep_tokens)
 
     @property
     def tokens(self) -> TokenIds:
@@ -115,6 +118,7 @@ class TrieNode:
     row: StepRow  # any row that passes through; its tokens and match hold for [low, high)
     fresh_low: int
     keep: int
+    wanted: int = 0
     children: list[TrieNode] = field(default_factory=list)
     packed: int = 0
     packed_end: int = 0
@@ -155,6 +159,7 @@ class StepTrie:
         for row, node in zip(rows, self.ends, strict=True):
             node.fresh_low = min(node.fresh_low, row.fresh_from)
             node.keep = max(node.keep, row.keep)
+            node.wanted = max(node.wanted, row.wanted)
         self.num_fresh = 0
         for root in self._roots:
             self._lay_out(root)
@@ -205,7 +210,7 @@ class StepTrie:
 
     def _split(self, node: TrieNode, depth: int) -> TrieNode:
         """Cut ``node`` at ``depth``; the object keeps the lower part, so ``ends`` stay true."""
-        upper = TrieNode(node.low, depth, node.parent, node.row, depth, 0, [node])
+        upper = TrieNode(node.low, depth, node.parent, node.row, depth, 0, children=[node])
         siblings = node.parent.children if node.parent else self._roots
         siblings[siblings.index(node)] = upper
         node.low, node.parent = depth, upper
@@ -223,6 +228,7 @@ class StepTrie:
             if node.parent is not None:
                 node.parent.fresh_low = min(node.parent.fresh_low, node.fresh_low)
                 node.parent.keep = max(node.parent.keep, node.keep)
+                node.parent.wanted = max(node.parent.wanted, node.wanted)
             node.fresh_low = min(max(node.fresh_low, node.low), node.high)
             node.keep = min(node.keep, node.high)
         for node in order:

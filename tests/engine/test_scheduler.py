@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from engine.sequence import TaskState
-from tests.helpers.paper_engine import PaperEngine, cached_prefixes, check_cache, usages
+from tests.helpers.paper_engine import PaperEngine, cached_prefixes, check_cache, make_task, usages
 from tests.helpers.tries import RowSpec, batches, make_row, unique_work
 
 namespaces = st.sampled_from(["a", "b"])
@@ -42,8 +42,7 @@ class TestWork:
             kept = set(check_cache(engine.cache))
             assert kept >= {(name, spec.tokens[:stop]) for spec in specs for stop in range(1, spec.keep + 1)}
             assert task.kept_tokens == len(kept) - len(cached)
-            if step_tokens == 1000:
-                assert kept - set(cached) <= {(name, s.tokens[:stop]) for s in specs for stop in range(s.keep + 1)}
+            assert kept - set(cached) <= {(name, s.tokens[:stop]) for s in specs for stop in range(s.keep + 1)}
 
         assert sum(step.evicted_tokens for step in engine.steps) == 0
 
@@ -185,6 +184,82 @@ class TestBudget:
         engine.run([make_row([*[1] * 40, token, token], keep=0) for token in range(8)])
 
         assert len(engine.steps) == before + 1
+
+
+class TestSpareTokens:
+    """What is kept beyond ``keep_tokens``, because a step ended there, leaves the cache with its task."""
+
+    def test_a_chunk_beyond_what_is_wanted_is_dropped_at_the_end(self) -> None:
+        engine = PaperEngine(step_tokens=16)
+        task = engine.add([make_row([1] * 50, keep=10)])
+        engine.step()
+        assert engine.cache.cached_tokens == 16
+
+        while engine.scheduler.num_tasks:
+            engine.step()
+
+        assert engine.cache.cached_tokens == task.kept_tokens == 10
+        assert engine.cache.num_free == engine.cache.num_blocks - 3
+        assert sum(step.evicted_tokens for step in engine.steps) == 0
+        check_cache(engine.cache)
+
+    @pytest.mark.parametrize("steps", [1, 2, 3])
+    def test_a_task_that_is_given_up_leaves_what_it_wanted(self, steps: int) -> None:
+        engine = PaperEngine(step_tokens=16)
+        task = engine.add([make_row([1] * 60, keep=20)])
+        for _ in range(steps):
+            engine.step()
+
+        engine.scheduler.remove(task)
+
+        assert engine.cache.cached_tokens == min(20, 16 * steps)
+        check_cache(engine.cache)
+
+    def test_what_another_task_wants_stays(self) -> None:
+        engine = PaperEngine(step_tokens=16)
+        first = engine.add([make_row([1] * 40, keep=5)])
+        engine.step()
+        other = engine.add([make_row([1] * 12, keep=12)])
+        while engine.scheduler.num_tasks:
+            engine.step()
+
+        assert engine.cache.cached_tokens == 12
+        assert (first.kept_tokens, other.kept_tokens) == (5, 7)
+        check_cache(engine.cache)
+
+    def test_what_another_task_stands_on_goes_when_that_has_ended(self) -> None:
+        """The first is given up while the second holds its path; neither wants anything kept."""
+        engine = PaperEngine(step_tokens=16)
+        first = engine.add([make_row([1] * 40, keep=0)])
+        engine.step()
+        engine.scheduler.remove(first)
+        assert engine.cache.cached_tokens == 0
+
+        first = engine.add([make_row([1] * 40, keep=0)])
+        engine.step()
+        held = engine.cache.match("a", make_row([1] * 16).tokens).last
+        engine.cache.hold(held)
+        engine.scheduler.remove(first)
+        assert engine.cache.cached_tokens == 16
+        engine.cache.let_go(held)
+        engine.run([make_row([2])])
+
+        assert engine.cache.cached_tokens == 1
+        check_cache(engine.cache)
+
+    def test_a_node_that_was_split_goes_as_a_whole(self) -> None:
+        engine = PaperEngine(step_tokens=16)
+        first = engine.add([make_row([1] * 40, keep=0)])
+        engine.step()
+        engine.scheduler.add(other := make_task([make_row([*[1] * 7, 2], keep=0)], serial=99))
+        match = engine.cache.match("a", make_row([1] * 7).tokens)
+        engine.cache._end_at(match.last, 7)
+
+        engine.scheduler.remove(other)
+        engine.scheduler.remove(first)
+
+        assert engine.cache.cached_tokens == 0
+        check_cache(engine.cache)
 
 
 class TestRoom:
