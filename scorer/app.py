@@ -22,6 +22,8 @@ from scorer.chat_formats import detect_chat_format, find_chat_format
 from scorer.edge import Edge
 from scorer.errors import INTERNAL, answer_for, failure_of
 from scorer.fetch import DEFAULT_MODEL, find_adapter, find_model
+from scorer.generate_route import UNCOMPRESSED, generate_route
+from scorer.generation_service import GenerationService
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
 from scorer.pages import page_routes
@@ -80,6 +82,7 @@ def build_application(
         max_pairs=settings.max_pairs,
         request_timeout_s=settings.request_timeout_s,
     )
+    generations = GenerationService(host=host, metrics=metrics, request_timeout_s=settings.request_timeout_s)
     gate = ScoringGate(
         service=service,
         admission=admission,
@@ -101,13 +104,17 @@ def build_application(
             score_route(gate),
             *score_routes(gate),
             *rerank_routes(gate),
+            generate_route(gate, generations),
             *probe_routes(host, metrics, settings, started_at=time.time()),
             *page_routes(),
         ],
         lifespan=[lifespan],
         exception_handlers={HTTPException: _answer_error, Exception: _answer_error},
         compression_config=CompressionConfig(
-            backend="gzip", minimum_size=_COMPRESS_BYTES, gzip_compress_level=_COMPRESS_LEVEL
+            backend="gzip",
+            minimum_size=_COMPRESS_BYTES,
+            gzip_compress_level=_COMPRESS_LEVEL,
+            exclude_opt_key=UNCOMPRESSED,
         ),
         openapi_config=None,  # handlers read their bodies themselves: see scorer.openapi
         logging_config=None,

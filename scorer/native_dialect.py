@@ -79,12 +79,12 @@ def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
         counts=Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"]),
         usage=batch_usage(batch),
         timings=Timings(
-            tokenize_ms=_ms(times.tokenise_s),
-            queue_ms=_ms(times.queue_s),
-            prefill_ms=_ms(times.prefill_s),
-            readout_ms=_ms(times.readout_s),
-            ttft_ms=None if times.ttft_s is None else _ms(times.ttft_s),
-            total_ms=_ms(times.total_s),
+            tokenize_ms=milliseconds(times.tokenise_s),
+            queue_ms=milliseconds(times.queue_s),
+            prefill_ms=milliseconds(times.prefill_s),
+            readout_ms=milliseconds(times.readout_s),
+            ttft_ms=None if times.ttft_s is None else milliseconds(times.ttft_s),
+            total_ms=milliseconds(times.total_s),
         ),
     )
 
@@ -159,7 +159,8 @@ def _id_of(item: str | TextItem | QueryItem) -> str | None:
     return None if isinstance(item, str) else item.id
 
 
-def _ms(seconds: float) -> float:
+def milliseconds(seconds: float) -> float:
+    """As they are answered."""
     return round(seconds * 1000, 3)
 
 

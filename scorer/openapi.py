@@ -13,6 +13,7 @@ import msgspec
 from scorer import openapi_examples as examples
 from scorer.error_forms import ErrorBody, OpenAiErrorBody
 from scorer.errors import ANSWERS, UnknownModel
+from scorer.openapi_generate import GENERATE_OPERATION
 from scorer.openapi_operations import (
     Json,
     ScoringOperation,
@@ -49,7 +50,12 @@ _NATIVE: Final = ScoringOperation(
         ),
     ),
 )
-OPERATIONS: Final[tuple[ScoringOperation, ...]] = (_NATIVE, *SCORING_OPERATIONS, *RERANK_OPERATIONS)
+OPERATIONS: Final[tuple[ScoringOperation, ...]] = (
+    _NATIVE,
+    *SCORING_OPERATIONS,
+    *RERANK_OPERATIONS,
+    GENERATE_OPERATION,
+)
 
 
 def openapi_document() -> Json:

@@ -53,6 +53,8 @@ class ScoringOperation:
 
     Args:
         never: Errors that these routes do not answer.
+        events: Data of the events, where the answer may be a stream of them.
+        events_example: Such a stream.
     """
 
     paths: tuple[str, ...]
@@ -61,12 +63,14 @@ class ScoringOperation:
     description: str
     spoken: tuple[Spoken, ...]
     never: frozenset[type[Exception]] = frozenset()
+    events: tuple[Any, ...] = ()
+    events_example: str = ""
 
     @property
     def types(self) -> list[Any]:
         """Types of all bodies, those of errors included."""
         bodies = [kind for spoken in self.spoken for kind in (spoken.request, spoken.reply)]
-        return [*bodies, *(type(_wire(spoken.error_form, INTERNAL).body) for spoken in self.spoken)]
+        return [*bodies, *self.events, *(type(_wire(spoken.error_form, INTERNAL).body) for spoken in self.spoken)]
 
 
 def describe(operation: ScoringOperation) -> dict[str, Json]:
@@ -145,10 +149,13 @@ def _answers(operation: ScoringOperation) -> Json:
         content["examples"] = {
             name: {"value": spoken.answer} for spoken in operation.spoken for name in list(spoken.requests)[:1]
         }
+    answers = {"application/json": content}
+    if operation.events:
+        answers["text/event-stream"] = {"schema": {"type": "string"}, "example": operation.events_example}
     return {
-        "description": "Scores.",
+        "description": "Text." if operation.events else "Scores.",
         "headers": response_headers(scoring=True),
-        "content": {"application/json": content},
+        "content": answers,
     }
 
 

@@ -22,13 +22,20 @@ class RawTexts:
     def __init__(self, tokenizer: LoadedTokenizer, memo: TextMemo) -> None:
         self._encoder = TextEncoder(tokenizer.tokenizer, None, memo)
         self._cuts = SafeCuts(tokenizer.tokenizer, read_special_tokens=True)
+        self._tokenizer = tokenizer.tokenizer
         self.lead_ids = read_only_ids(tokenizer.lead_ids)
+        end = None if tokenizer.eos_token is None else tokenizer.tokenizer.token_to_id(tokenizer.eos_token)
+        self.end_ids = frozenset(() if end is None else (end,))
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:
         """The ids of each text, tokenised alone."""
         pieces = [_piece(text) for text in texts]
         encoded = self._encoder.encode(pieces)
         return [encoded[piece].ids for piece in pieces]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of the ids without special tokens; bytes that are no character become U+FFFD."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def encode_joined(self, parts: Sequence[tuple[str, str]]) -> list[tuple[TokenIds, int]]:
         """The ids of ``head + tail`` tokenised as one text, and ``head_tokens``.

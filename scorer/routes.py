@@ -38,12 +38,16 @@ class ScoringGate:
         record.error_form = speech.error_form
         require_json(request.headers)
         with self.admission.buffer() as buffer:
-            body = await self._read(request, buffer)
+            body = await self.read(request, buffer)
             reply = await while_connected(self.service.score(body, speech, record), request.receive)
         return Response(reply.body, media_type="application/json", headers=dict(reply.headers))
 
-    async def _read(self, request: Request[Any, Any, Any], buffer: BodyBuffer) -> bytes:
-        """The whole body, inflated; ``buffer`` holds as many bytes as it has."""
+    async def read(self, request: Request[Any, Any, Any], buffer: BodyBuffer) -> bytes:
+        """The whole body, inflated; ``buffer`` holds as many bytes as it has.
+
+        Raises:
+            Refusal: see :mod:`scorer.errors`.
+        """
         limit = self.max_body_bytes
         encoding = encoding_of(request.headers)
         body = await read_body(request.receive, request.headers, buffer, limit=limit, timeout_s=self.body_timeout_s)

@@ -23,6 +23,7 @@ from scorer.request_plan import InternalRequest, plan_request
 from scorer.request_record import RequestRecord
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 _WATCH_S = 0.25
 """How often a wait looks whether the engine is still there."""
@@ -140,7 +141,9 @@ class ScoringService:
         with self._admission.request():
             started = await self._start(body, speech, model, record)
             try:
-                result = await _result(started, model.engine)
+                result = None
+                if started.future is not None:
+                    result = await engine_result(started.future, model.engine, deadline_s=started.deadline_s)
             except EngineError as error:
                 lost: ItemOutcome = "deadline" if isinstance(error, DeadlineExceeded) else "failed"
                 self._metrics.count_items(lost, len(started.plan.pairs))
@@ -171,7 +174,7 @@ class ScoringService:
         spoken = dialect.decode(body)
         request = dialect.to_request(spoken)
         record.request_id = request.request_id or record.request_id
-        deadline_s = record.started_s + self._time_allowed_s(request)
+        deadline_s = record.started_s + time_allowed_s(request.deadline_ms, self._request_timeout_s)
         began_s = time.monotonic()
         plan = plan_request(request, model, max_pairs=self._max_pairs)
         submitted_s = time.monotonic()
@@ -193,19 +196,6 @@ class ScoringService:
             submitted_s=submitted_s,
         )
 
-    def _time_allowed_s(self, request: InternalRequest) -> float:
-        if request.deadline_ms is None:
-            return self._request_timeout_s
-        limit_ms = int(self._request_timeout_s * 1000)
-        if request.deadline_ms > limit_ms:
-            raise InvalidValue(
-                f"deadline_ms is {request.deadline_ms}, the limit is {limit_ms}",
-                field="deadline_ms",
-                value=request.deadline_ms,
-                limit=limit_ms,
-            )
-        return request.deadline_ms / 1000
-
     def _observe(self, batch: ScoredBatch, *, respond_s: float) -> None:
         metrics, times = self._metrics, batch.times
         for item in batch.items:
@@ -220,20 +210,40 @@ class ScoringService:
         metrics.observe_stage("respond", respond_s)
 
 
-async def _result(started: _Started, engine: Engine) -> ScoreResult | None:
-    """Wait for the engine; never for ever.
+def time_allowed_s(deadline_ms: int | None, request_timeout_s: float) -> float:
+    """How long a request may take from its arrival.
+
+    Raises:
+        InvalidValue: it asks for more than any request may take.
+    """
+    if deadline_ms is None:
+        return request_timeout_s
+    limit_ms = int(request_timeout_s * 1000)
+    if deadline_ms > limit_ms:
+        raise InvalidValue(
+            f"deadline_ms is {deadline_ms}, the limit is {limit_ms}",
+            field="deadline_ms",
+            value=deadline_ms,
+            limit=limit_ms,
+        )
+    return deadline_ms / 1000
+
+
+async def engine_result(future: Future[R], engine: Engine, *, deadline_s: float) -> R:
+    """Wait for the engine; never for ever. Cancelling it cancels ``future``.
+
+    Args:
+        deadline_s: That of the task.
 
     Raises:
         EngineError: the task ended without a result, the engine died, or a step hangs.
     """
-    if started.future is None:
-        return None
-    waiting = asyncio.wrap_future(started.future)
+    waiting = asyncio.wrap_future(future)
     try:
         while not (await asyncio.wait({waiting}, timeout=_WATCH_S))[0]:
             if not engine.health().alive:
                 raise EngineClosed("the engine has stopped")
-            if time.monotonic() > started.deadline_s + _GRACE_S:
+            if time.monotonic() > deadline_s + _GRACE_S:
                 raise DeadlineExceeded("the deadline passed and the step that was running did not end")
         return waiting.result()
     finally:
@@ -271,5 +281,10 @@ def _answer(
         reply, headers = started.write(batch)
     except (Refusal, EngineError) as error:
         return batch, error
-    counts = {"x-cached-tokens": str(usage.cached_tokens), "x-computed-tokens": str(usage.computed_tokens)}
+    counts = token_headers(usage.cached_tokens, usage.computed_tokens)
     return batch, Reply(body=msgspec.json.encode(reply), headers={**counts, **headers})
+
+
+def token_headers(cached_tokens: int, computed_tokens: int) -> dict[str, str]:
+    """What every answer says of its tokens beside its body."""
+    return {"x-cached-tokens": str(cached_tokens), "x-computed-tokens": str(computed_tokens)}

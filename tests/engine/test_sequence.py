@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.prefix_tree import Match, Node, PrefixTree, Segment
-from engine.records import LabelOutcome, RowUsage, Unscored
+from engine.records import LabelOutcome, RowUsage, ScoreResult, Unscored
 from engine.sequence import RowState, first_read
 from tests.helpers.paper_engine import make_task
 from tests.helpers.tries import make_row
@@ -105,6 +105,7 @@ class TestTask:
 
         result = task.result("partial")
 
+        assert isinstance(result, ScoreResult)
         assert [row.outcome for row in result.rows] == [SCORED, Unscored(reason="deadline")]
         assert [row.usage.prompt_tokens for row in result.rows] == [2, 1]
         assert (result.stats.task_id, result.stats.end, result.stats.num_rows) == ("seven", "partial", 2)

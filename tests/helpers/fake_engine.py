@@ -6,17 +6,23 @@ import threading
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
 from engine import (
+    BranchEnd,
+    BranchResult,
     EngineClosed,
     EngineHealth,
     EngineInfo,
     EngineSnapshot,
+    GenerateResult,
+    GenerateTask,
     LabelOutcome,
     LabelReadout,
     LikelihoodOutcome,
+    LikelihoodReadout,
     Outcome,
     Row,
     RowResult,
@@ -38,6 +44,7 @@ class FakeEngine:
         fail_with: Futures raise this.
         poison: ``{row: value}``: what is read for these rows, such as NaN.
         late: Rows that come back unscored because of the deadline.
+        says: What every branch of a generation says before it ends by itself; at first, tokens that count up.
         first_score_s: What the statistics say of the time to the first score.
     """
 
@@ -60,13 +67,15 @@ class FakeEngine:
             max_queued_tokens=10_000,
         )
         self._lock = threading.Lock()
-        self._pending: dict[Future[ScoreResult], ScoreTask] = {}
+        self._pending: dict[Future[Any], ScoreTask | GenerateTask] = {}
         self._kept: dict[str, list[TokenIds]] = {}
         self.held = held
         self.refuse_with: Exception | None = None
         self.fail_with: Exception | None = None
         self.poison: dict[int, float] = {}
         self.late: set[int] = set()
+        self.says: Sequence[int] | None = None
+        self.generations: list[GenerateTask] = []
         self.first_score_s = 0.001
         self.alive = True
         self.accepting = True
@@ -86,13 +95,24 @@ class FakeEngine:
         if self.refuse_with is not None:
             raise self.refuse_with
         future: Future[ScoreResult] = Future()
+        self.tasks.append(task)
+        self._take(future, task)
+        return future
+
+    def generate(self, task: GenerateTask) -> Future[GenerateResult]:
+        if self.refuse_with is not None:
+            raise self.refuse_with
+        future: Future[GenerateResult] = Future()
+        self.generations.append(task)
+        self._take(future, task)
+        return future
+
+    def _take(self, future: Future[Any], task: ScoreTask | GenerateTask) -> None:
         with self._lock:
-            self.tasks.append(task)
             self._pending[future] = task
         future.add_done_callback(self._forget)
         if not self.held:
             self._end(future)
-        return future
 
     def release(self) -> None:
         """End all tasks that wait."""
@@ -110,17 +130,46 @@ class FakeEngine:
             if not future.cancelled():
                 future.set_exception(EngineClosed("closed"))
 
-    def _forget(self, future: Future[ScoreResult]) -> None:
+    def _forget(self, future: Future[Any]) -> None:
         with self._lock:
             self._pending.pop(future, None)
         self.num_cancelled += future.cancelled()
 
-    def _end(self, future: Future[ScoreResult]) -> None:
+    def _end(self, future: Future[Any]) -> None:
         task = self._pending[future]
         if self.fail_with is not None:
             future.set_exception(self.fail_with)
+        elif isinstance(task, GenerateTask):
+            future.set_result(self._say(task))
         else:
             future.set_result(self._result(task))
+
+    def _say(self, task: GenerateTask) -> GenerateResult:
+        """Every branch says the same."""
+        branches = []
+        script = range(task.max_tokens) if self.says is None else self.says
+        for branch in range(task.num_branches):
+            said: list[int] = []
+            end: BranchEnd = "length" if len(script) >= task.max_tokens else "stop"
+            for token in script[: task.max_tokens]:
+                said.append(token)
+                if not task.listener.on_token(branch, token):
+                    end = "stop"
+                    break
+            task.listener.on_end(branch, end)
+            branches.append(BranchResult(token_ids=tuple(said), log_probs=(-0.5,) * len(said), end=end))
+        num_said = sum(len(branch.token_ids) for branch in branches)
+        stats = TaskStats(
+            task_id=task.task_id,
+            end="ok",
+            num_rows=task.num_branches,
+            prompt_tokens=len(task.tokens) + num_said,
+            computed_tokens=len(task.tokens) + num_said,
+            generated_tokens=num_said,
+            first_score_s=self.first_score_s,
+            total_s=self.first_score_s,
+        )
+        return GenerateResult(branches=tuple(branches), stats=stats)
 
     def _result(self, task: ScoreTask) -> ScoreResult:
         usages = self._usages(task)
@@ -152,6 +201,7 @@ class FakeEngine:
         if isinstance(read, LabelReadout):
             logits = tuple(self.poison.get(index, _hash(row.tokens, label)) for label in read.label_ids)
             return LabelOutcome(logits=logits, log_sum_exp=5.0 if read.log_sum_exp else None)
+        assert isinstance(read, LikelihoodReadout)
         values = (self.poison.get(index, -_hash(row.tokens, int(token))) for token in read.target_ids)
         return LikelihoodOutcome(log_probs=tuple(values))
 

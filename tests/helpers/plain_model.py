@@ -7,7 +7,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.checkpoint import Checkpoint
-from engine.records import LabelOutcome, LabelReadout, LikelihoodOutcome, Outcome, Row, Unscored
+from engine.records import (
+    LabelOutcome,
+    LabelReadout,
+    LikelihoodOutcome,
+    LikelihoodReadout,
+    Outcome,
+    Row,
+    TokenOutcome,
+    Unscored,
+)
 
 
 def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
@@ -51,6 +60,7 @@ def numbers_from(logits: Tensor, row: Row) -> list[float]:
     if isinstance(row.readout, LabelReadout):
         denominator = [logits[-1].logsumexp(0).item()] if row.readout.log_sum_exp else []
         return logits[-1, list(row.readout.label_ids)].tolist() + denominator
+    assert isinstance(row.readout, LikelihoodReadout)
     target = torch.from_numpy(row.readout.target_ids).long()
     log_probs = logits[-len(target) :].log_softmax(-1).gather(1, target[:, None])
     return [float(value) for value in log_probs.flatten()]
@@ -62,6 +72,8 @@ def numbers(outcome: Outcome) -> list[float]:
         case LabelOutcome(logits=logits, log_sum_exp=log_sum_exp):
             return [*logits, *([] if log_sum_exp is None else [log_sum_exp])]
         case LikelihoodOutcome(log_probs=log_probs):
+            return list(log_probs)
+        case TokenOutcome(log_probs=log_probs):
             return list(log_probs)
         case Unscored(reason=reason):
             raise AssertionError(f"unscored: {reason}")

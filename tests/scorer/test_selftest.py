@@ -11,6 +11,7 @@ from engine import (
     LabelOutcome,
     LabelReadout,
     LikelihoodOutcome,
+    LikelihoodReadout,
     Outcome,
     Row,
     RowResult,
@@ -56,6 +57,7 @@ def prompt_of(row: Row) -> str:
 def _outcome(row: Row, value: float) -> Outcome:
     if isinstance(row.readout, LabelReadout):
         return LabelOutcome(logits=(value, 0.0), log_sum_exp=None)
+    assert isinstance(row.readout, LikelihoodReadout)
     return LikelihoodOutcome(log_probs=(value,) * len(row.readout.target_ids))
 
 
@@ -92,8 +94,9 @@ class RankedEngine(FakeEngine):
     def _read(self, row: Row) -> Outcome:
         own = ("France?" in prompt_of(row)) == ("Paris is" in prompt_of(row))
         value = self.sign * (1.0 if own else -1.0)
-        if not isinstance(row.readout, LabelReadout):
+        if isinstance(row.readout, LikelihoodReadout):
             return LikelihoodOutcome(log_probs=(value,) * len(row.readout.target_ids))
+        assert isinstance(row.readout, LabelReadout)
         count = len(row.readout.label_ids)
         # the first label is the positive one, except that the five grades rise
         places = range(count) if count == 5 else range(count, 0, -1)
