@@ -164,7 +164,7 @@ class TestWork:
             assert engine._cache.num_blocks - engine._cache.num_free == 6
             at_rest(engine, cached_tokens=21)
 
-    def test_every_token_is_computed_once(self, checkpoint: Checkpoint) -> None:
+    def test_b016_every_token_is_computed_once_and_none_of_its_own_is_a_hit(self, checkpoint: Checkpoint) -> None:
         log = Log()
         with running(tiny_engine(checkpoint, log)) as engine:
             result = generate(engine, wanted(sampling=WARM, num_branches=5, max_tokens=7))
@@ -261,7 +261,7 @@ class TestEnds:
             assert len(said(generate(engine, wanted()))[0]) == 8
             at_rest(engine, cached_tokens=21)
 
-    def test_logits_that_are_not_finite_end_a_branch(self, checkpoint: Checkpoint) -> None:
+    def test_b010_logits_that_are_not_finite_end_a_branch(self, checkpoint: Checkpoint) -> None:
         head = checkpoint.weights.head.clone()
         head[0] = torch.nan
         broken = dataclasses.replace(checkpoint, weights=dataclasses.replace(checkpoint.weights, head=head))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,17 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.checkpoint import load_checkpoint
-from engine.records import LabelOutcome, LabelReadout, LikelihoodOutcome, LikelihoodReadout, Row, ScoreResult
+from engine.records import (
+    BranchEnd,
+    GenerateTask,
+    LabelOutcome,
+    LabelReadout,
+    LikelihoodOutcome,
+    LikelihoodReadout,
+    Row,
+    Sampling,
+    ScoreResult,
+)
 from engine.runner import EngineThread
 from scorer.tokenizer_files import load_tokenizer
 from tests.helpers.prompts import real_prompts
@@ -23,6 +34,7 @@ from tests.helpers.tiny import running, score, tiny_engine
 pytestmark = pytest.mark.model
 
 NUM_PROMPTS = 20
+GENERATED_TOKENS = 24
 TRANSFORMERS_TOLERANCE = 1e-3
 FLOAT32_TOLERANCE = 1e-4
 # Rounding to bfloat16 is not a small thing in this model: on 20 prompts like these transformers moved label logits
@@ -47,13 +59,17 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged(default_model_path: Path, prompts: list[list[int]]) -> list[Judged]:
+def judge_model(default_model_path: Path) -> Any:
     name = next(default_model_path.glob("*.gguf")).name
-    model = AutoModelForCausalLM.from_pretrained(default_model_path, gguf_file=name, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(default_model_path, gguf_file=name, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
+def judged(judge_model: Any, prompts: list[list[int]]) -> list[Judged]:
     found = []
     for ids in prompts:
         with torch.inference_mode():
-            logits = model(torch.tensor([ids])).logits[0]
+            logits = judge_model(torch.tensor([ids])).logits[0]
         log_probs = logits.log_softmax(-1).gather(1, torch.tensor([*ids[1:], 0])[:, None]).flatten()
         found.append(Judged(logits[-1].clone(), log_probs))
     return found
@@ -111,6 +127,53 @@ def test_all_logits_and_log_probabilities_are_those_of_transformers(
             (likelihood.outcome.log_probs, judge.log_probs),
         ):
             assert (torch.tensor(found) - wanted).abs().max() <= TRANSFORMERS_TOLERANCE
+
+
+class Deaf:
+    """Listens to nothing."""
+
+    def on_token(self, _branch: int, _token: int) -> bool:
+        return True
+
+    def on_end(self, _branch: int, _end: BranchEnd) -> None: ...
+
+
+def test_greedy_generation_is_that_of_transformers(
+    exact: EngineThread, prompts: list[list[int]], judge_model: Any, default_model_path: Path
+) -> None:
+    """All prompts are under way at once; prompts share passages."""
+    tokenizer = load_tokenizer(default_model_path)
+    assert tokenizer.eos_token is not None
+    end = tokenizer.special_tokens[tokenizer.eos_token]
+    tasks = [
+        GenerateTask(
+            task_id=str(number),
+            namespace="generate",
+            tokens=np.array(ids, dtype=np.int32),
+            sampling=Sampling(),
+            listener=Deaf(),
+            num_branches=1 + number % 3,
+            max_tokens=GENERATED_TOKENS,
+            end_ids=frozenset({end}),
+        )
+        for number, ids in enumerate(prompts)
+    ]
+    futures = [exact.generate(task) for task in tasks]
+
+    for future, ids in zip(futures, prompts, strict=True):
+        with torch.inference_mode():
+            whole = judge_model.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+                max_new_tokens=GENERATED_TOKENS,
+                do_sample=False,
+                eos_token_id=end,
+                pad_token_id=end,
+            )
+        said = [token for token in whole[0, len(ids) :].tolist() if token != end]
+        for branch in future.result(timeout=300).branches:
+            assert list(branch.token_ids) == said
+            assert branch.end == ("length" if len(said) == GENERATED_TOKENS else "stop")
 
 
 def test_in_float32_reuse_changes_nothing(exact: EngineThread, prompts: list[list[int]]) -> None:
