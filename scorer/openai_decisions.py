@@ -186,6 +186,7 @@ def openai_decisions_dialect() -> Dialect[DecisionsRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=openai_error,
+        partial=False,
         salt=lambda spoken: spoken.prompt_cache_key or spoken.cache_salt,
     )
 

@@ -55,6 +55,8 @@ class Dialect(Generic[T]):
         to_request: What is to be scored: texts under a template, or prompts of the caller's own.
         reply: The wire form of the answer; may refuse a batch that it cannot express.
         error_form: The wire form of errors.
+        partial: Whether an answer may lack items. If not, one that cannot be built is enough to
+            refuse the request before anything runs.
         salt: Parts the cache: requests meet only those with the same salt in it.
         headers: Sent with an answer, beside the token counts that all answers have.
     """
@@ -63,6 +65,7 @@ class Dialect(Generic[T]):
     to_request: Callable[[T], InternalRequest]
     reply: Callable[[T, ScoredBatch], WireReply]
     error_form: ErrorForm = native_error
+    partial: bool = True
     salt: Callable[[T], str | None] = _no_salt
     headers: Callable[[T, ScoredBatch], Mapping[str, str]] = _no_headers
 
@@ -176,7 +179,7 @@ class ScoringService:
         plan = plan_request(request, model, max_pairs=self._max_pairs)
         submitted_s = time.monotonic()
         future = None
-        if plan.rows:
+        if plan.rows and (dialect.partial or plan.is_complete):
             task = ScoreTask(
                 task_id=record.request_id,
                 namespace=salted(model.namespace, dialect.salt(spoken)),

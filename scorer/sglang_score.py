@@ -69,6 +69,7 @@ def sglang_score_dialect() -> Dialect[SglangScoreRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=sglang_error,
+        partial=False,
     )
 
 

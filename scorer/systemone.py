@@ -135,6 +135,7 @@ def systemone_dialect() -> Dialect[SystemOneRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=vllm_error,
+        partial=False,
         salt=lambda spoken: spoken.cache_salt,
     )
 

@@ -53,6 +53,7 @@ def tei_rerank_dialect() -> Dialect[TeiRerankRequest]:
         to_request=lambda request: rerank_request(request.query, request.texts, truncate=request.cuts),
         reply=_reply,
         error_form=tei_error,
+        partial=False,
         headers=_headers,
     )
 

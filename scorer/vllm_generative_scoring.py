@@ -54,6 +54,7 @@ def generative_scoring_dialect() -> Dialect[GenerativeScoringRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=vllm_error,
+        partial=False,
         salt=lambda spoken: spoken.cache_salt,
     )
 

@@ -144,6 +144,7 @@ def _dialect(kind: type[_Options], queries: str, documents: str) -> Dialect[_Opt
         to_request=to_request,
         reply=reply,
         error_form=vllm_error,
+        partial=False,
         salt=lambda spoken: spoken.cache_salt,
     )
 
