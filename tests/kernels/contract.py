@@ -198,11 +198,14 @@ class KernelContract:
             torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
             torch.testing.assert_close(wanted, stream + update.float(), rtol=0, atol=0)
 
-    def test_rms_norm_takes_heads(self, rng: torch.Generator) -> None:
-        x, weight = torch.randn(4, 3, 80, generator=rng), torch.randn(80, generator=rng)
-        got = self.kernels.rms_norm(x.to(self.device), weight.to(self.device), 1e-6)
+    def test_rms_norm_takes_heads_and_reads_strided_input(self, rng: torch.Generator) -> None:
+        weight = torch.randn(80, generator=rng)
+        for dtype in self.dtypes:
+            packed = torch.randn(4, 5, 80, generator=rng).to(dtype)
+            got = self.kernels.rms_norm(packed.to(self.device)[:, 1:4], weight.to(self.device), 1e-6)
 
-        close(got, JUDGE.rms_norm(x, weight, 1e-6), torch.float32)
+            assert got.dtype == dtype
+            close(got, JUDGE.rms_norm(packed[:, 1:4], weight, 1e-6), dtype)
 
     @pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(5, 3, 64), (1, 1, 80), (0, 2, 64), (7, 9, 128)])
     def test_rotate_agrees_and_reads_strided_input(
