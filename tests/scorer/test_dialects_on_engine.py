@@ -75,7 +75,7 @@ def test_questions_cost_their_text_once_and_answer_as_the_native_route_does() ->
         }
         for number in range(5)
     ]
-    state = "a tree is a plant " * 20
+    state = "a tree is a plant " * 60
     with tiny_service() as client:
         reply = client.post("/v1/systemone", json={"state": state, "questions": asked})
         native = client.post(SCORE, json={"documents": [state], "queries": queries}).json()
