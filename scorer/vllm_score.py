@@ -178,6 +178,8 @@ def _to_request(spoken: _Options, queries: str, documents: str) -> ScoreRequest:
             limit=len(first),
         )
     limit = spoken.truncate_prompt_tokens
+    if limit == 0:
+        raise InvalidValue("no token is left of a prompt of 0 tokens", field="truncate_prompt_tokens", value=0, limit=1)
     return ScoreRequest(
         queries=list(first),
         documents=list(second),
