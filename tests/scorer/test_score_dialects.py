@@ -148,6 +148,18 @@ def test_a_prompt_that_is_too_long_is_cut_by_vllm_and_refused_by_sglang() -> Non
     assert "400 tokens, the limit is 300" in refused.json()["message"]
 
 
+@pytest.mark.parametrize("labels", [list(range(1025)), [[7], list(range(1025))]])
+def test_sglang_takes_so_many_labels_and_no_more(labels: list[Any]) -> None:
+    body = {"query": [1], "items": [[2], [3]]}
+    with service(FakeEngine(vocab_size=2000)) as client:
+        refused = client.post("/v1/score", json=body | {"label_token_ids": labels})
+        served = client.post("/v1/score", json=body | {"label_token_ids": list(range(1024))})
+
+    assert (refused.status_code, refused.json()["object"]) == (400, "error")
+    assert refused.json()["param"].startswith("label_token_ids")
+    assert [len(row) for row in served.json()["scores"]] == [1024, 1024]
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
