@@ -106,6 +106,10 @@ class CpuKernels:
         torch.mul(second, cos, out=turned[..., half:]).addcmul_(first.float(), sin)
         return turned.to(x.dtype)
 
+    def norm_rotate(self, x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_norm_rotate(x, weight, cos, sin)
+        return self.rotate(self.rms_norm(x, weight, eps), cos, sin)
+
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
         if self._native is not None and gate_up.dtype == torch.bfloat16 and gate_up.is_contiguous():

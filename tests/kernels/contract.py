@@ -221,6 +221,27 @@ class KernelContract:
             assert got.dtype == dtype
             close(got, wanted, dtype)
 
+    @pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(5, 3, 64), (1, 1, 80), (0, 2, 64), (7, 9, 128)])
+    def test_norm_rotate_is_the_norm_of_each_head_then_the_turn(
+        self, rng: torch.Generator, tokens: int, heads: int, head_dim: int
+    ) -> None:
+        angle = torch.rand(tokens, head_dim // 2, generator=rng) * 6
+        weight = torch.randn(head_dim, generator=rng)
+        for dtype in self.dtypes:
+            packed = (torch.randn(tokens, heads + 2, head_dim, generator=rng) * 3).to(dtype)
+            x = packed[:, 1 : heads + 1].double()
+            normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+            wanted = torch.view_as_complex(torch.stack(normed.chunk(2, dim=-1), dim=-1)) * torch.polar(
+                torch.ones_like(angle).double(), angle.double()
+            ).unsqueeze(1)
+            cos, sin = angle.cos().to(self.device), angle.sin().to(self.device)
+            got = self.kernels.norm_rotate(
+                packed.to(self.device)[:, 1 : heads + 1], weight.to(self.device), 1e-6, cos, sin
+            )
+
+            assert got.dtype == dtype
+            close(got, torch.cat([wanted.real, wanted.imag], dim=-1), dtype)
+
     @pytest.mark.parametrize(("tokens", "width"), [(1, 8), (5, 300), (0, 16), (3, 1536)])
     def test_gates_agree(self, rng: torch.Generator, tokens: int, width: int) -> None:
         for dtype in self.dtypes:
