@@ -10,6 +10,7 @@ from typing import TypeVar
 from msgspec import UNSET, UnsetType
 
 from scorer.batch import BatchPlan, ItemFault, ScoredBatch, ScoredItem
+from scorer.dialect import Dialect
 from scorer.json_body import StrictDecoder
 from scorer.ndjson import decode_lines
 from scorer.ranking import best_items
@@ -30,7 +31,6 @@ from scorer.schema import (
     TextItem,
     Timings,
 )
-from scorer.service import Dialect
 from scorer.template_types import ReadoutKind
 
 V = TypeVar("V")

@@ -14,12 +14,13 @@ from litestar.response import Stream
 
 from scorer.admission import Admission, BodyBuffer
 from scorer.body_encoding import encoding_of, inflate
+from scorer.dialect import Speech
 from scorer.disconnect import while_connected
 from scorer.json_body import NDJSON, is_ndjson, read_body, require_json
 from scorer.native_dialect import native_dialect, native_lines_dialect
 from scorer.request_record import RequestRecord, record_of
 from scorer.score_stream import stream_lines
-from scorer.service import ScoringService, Speech
+from scorer.service import ScoringService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

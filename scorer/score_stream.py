@@ -14,12 +14,13 @@ import msgspec
 from engine import DeadlineExceeded, Engine, EngineError, ScoreResult
 from scorer.batch import BatchTimes, ItemFault, ScoredBatch, ScoredItem
 from scorer.batch_parts import BatchPart, split_plan, summed_stats
+from scorer.dialect import Speech
 from scorer.errors import answer_for
 from scorer.model_host import LoadedModel
 from scorer.native_dialect import chosen_items, item_result, stream_end
 from scorer.request_record import RequestRecord
 from scorer.schema import ScoreRequest
-from scorer.service import Prepared, ScoringService, Speech, engine_result, note_batch
+from scorer.service import Prepared, ScoringService, engine_result, note_batch
 
 PART_ROWS: Final = 32
 """Rows that are answered together: enough to fill a step, few enough to come soon."""

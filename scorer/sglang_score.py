@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import sglang_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
 from scorer.prompt_request import PromptRequest, TextOrIds
 from scorer.score_parts import Prompts, ScoreUsage, TokenId, all_scores, check_alike, probabilities_of, score_usage
-from scorer.service import Dialect
 
 MAX_LABELS: Final = 1024
 

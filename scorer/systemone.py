@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import vllm_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
@@ -28,7 +29,6 @@ from scorer.questions import (
 )
 from scorer.schema import ScoreRequest
 from scorer.score_parts import GivenId, Salt, all_scores, refuse_priority
-from scorer.service import Dialect
 from scorer.vllm_score import own_request_id
 
 MAX_QUESTIONS: Final = 64

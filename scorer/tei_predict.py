@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import BatchPlan, ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import tei_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
@@ -16,7 +17,6 @@ from scorer.readouts import LabelPlan
 from scorer.schema import ReadoutSpec, ScoreRequest
 from scorer.score_parts import all_scores, check_alike
 from scorer.scores import ItemScore
-from scorer.service import Dialect
 from scorer.tei_rerank import Direction, tei_headers
 
 Inputs: TypeAlias = Annotated[list[str | Annotated[list[str], Meta(min_length=1, max_length=2)]], Meta(min_length=1)]

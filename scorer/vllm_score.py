@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import vllm_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import log_odds
 from scorer.schema import MAX_COUNT, REQUEST_ID, ScoreRequest
 from scorer.score_parts import GivenId, Salt, ScoreUsage, all_scores, refuse_priority, score_usage
-from scorer.service import Dialect
 
 _REQUEST_ID = re.compile(REQUEST_ID)
 
