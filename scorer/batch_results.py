@@ -163,8 +163,8 @@ def _reading_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> Reading | It
     if not rows:
         return _NOT_RUN
     outcomes = [row.outcome for row in rows]
-    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
-    if reasons:
+    if Unscored in map(type, outcomes):
+        reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
         return _LATE if "deadline" in reasons else _NON_FINITE
     try:
         return read(outcomes, readout)
