@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,7 @@ MARK = "\ufdd0"
 """A character of no text: stands inside what looks like a special token in a slot, so that the judge passes it by."""
 
 
+@cache
 def real_qwen3_tokenizer() -> LoadedTokenizer:
     """Qwen3's own tokenizer, or the test is skipped.
 
