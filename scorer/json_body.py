@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 NDJSON = "application/x-ndjson"
 _JSON_TYPE = re.compile(r"application/(json|[a-z0-9!#$&^_.-]+\+json)", re.IGNORECASE)
-_PATH = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`$")
 _BOUND = re.compile(r"(?:<=|>=|<|>|of length) (?P<bound>-?[0-9.]+)$")

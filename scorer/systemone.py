@@ -50,7 +50,8 @@ class SystemOneQuestion(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Questions: TypeAlias = Annotated[
-    dict[Annotated[str, Meta(min_length=1)], SystemOneQuestion], Meta(min_length=1, max_length=MAX_QUESTIONS)
+    dict[Annotated[str, Meta(min_length=1, max_length=512)], SystemOneQuestion],
+    Meta(min_length=1, max_length=MAX_QUESTIONS),
 ]
 
 
@@ -188,7 +189,10 @@ def _choice(asked: SystemOneQuestion, field: str) -> Question:
     if not isinstance(asked.criteria, dict):
         raise InvalidValue("a choice has an object of options, each with a description or null", field=field)
     check_entries(list(asked.criteria), field, limit=MAX_OPTIONS)
-    options = [Entry(name, _description(value, f"{field}.{name}")) for name, value in asked.criteria.items()]
+    options = [
+        Entry(name, _description(value, f"{field}[{index}]"))
+        for index, (name, value) in enumerate(asked.criteria.items())
+    ]
     return choice_question(asked.instructions or "", options)
 
 
