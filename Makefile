@@ -29,7 +29,7 @@ lint: $(STAMP)  ## format, lint, types, import contracts
 test: $(STAMP)  ## the test suite; ARGS='-k name' narrows it
 	$(BIN)/python -m pytest $(ARGS)
 
-clients: model  ## rank with real clients of other services, in environments of their own; ARGS='litellm' narrows it
+clients: model  ## rank and decide with real clients of other services, in environments of their own; ARGS='litellm' narrows it
 	$(BIN)/python -m tests.clients $(ARGS)
 
 conformance: $(STAMP)  ## thousands of requests made from the OpenAPI document, at the service with a fake engine

@@ -76,6 +76,12 @@ def check_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     _check_device([("x", x), ("cos", cos), ("sin", sin)])
 
 
+def check_norm_rotate(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> None:
+    """Accept what :func:`check_rotate` does, with ``weight`` [D]."""
+    check_rotate(x, cos, sin)
+    check_rms_norm(x, weight)
+
+
 def check_gate_up(gate_up: Tensor) -> None:
     """Accept ``gate_up`` [T, 2F]."""
     _check_shape("gate_up", gate_up, ["T", "2F"])

@@ -90,14 +90,15 @@ def _check_ids(request: PromptRequest, vocab_size: int) -> None:
 
 
 def _check_range(ids: Sequence[int], vocab_size: int, field: str) -> None:
-    for index, number in enumerate(ids):
-        if not 0 <= number < vocab_size:
-            raise InvalidValue(
-                f"token id {number} is outside the vocabulary, which ends at {vocab_size - 1}",
-                field=f"{field}[{index}]",
-                value=number,
-                limit=vocab_size - 1,
-            )
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
+    index = next(index for index, number in enumerate(ids) if not 0 <= number < vocab_size)
+    raise InvalidValue(
+        f"token id {ids[index]} is outside the vocabulary, which ends at {vocab_size - 1}",
+        field=f"{field}[{index}]",
+        value=ids[index],
+        limit=vocab_size - 1,
+    )
 
 
 def _check_unicode(text: str, field: str) -> None:

@@ -37,17 +37,25 @@ class PromptBuilder:
 
     Two texts give the same ids whatever was built before and whatever ``memo`` holds.
 
+    Args:
+        cut: Tokenise slots apart from each other where that changes no token.
+
     Raises:
         TemplateError: the template does not fit the vocabulary or the chat format.
     """
 
-    def __init__(self, tokenizer: LoadedTokenizer, template: Template, chat: ChatFormat, memo: TextMemo) -> None:
+    def __init__(
+        self, tokenizer: LoadedTokenizer, template: Template, chat: ChatFormat, memo: TextMemo, *, cut: bool = True
+    ) -> None:
         self.template = template
         self.chat = chat
+        self._tokenizer = tokenizer
         binder = TemplateBinder(template, chat, tokenizer)
         self._encoder = TextEncoder(tokenizer.tokenizer, binder.controls, memo)
         self._layouts: dict[tuple[Order, bool, bool], Layout] = {
-            (order, system, instruction): binder.layout(order, with_system=system, with_instruction=instruction)
+            (order, system, instruction): binder.layout(
+                order, with_system=system, with_instruction=instruction, cut=cut
+            )
             for order in template.orders
             for system in (False, True)
             for instruction in (False, True)
@@ -58,6 +66,15 @@ class PromptBuilder:
         self._label_place = places.pop()
         if template.readout == "labels":
             self._check_default_labels()
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]:
+        """Ids of the special tokens of the vocabulary, by text."""
+        return self._tokenizer.special_tokens
+
+    def plain(self) -> PromptBuilder:
+        """A builder that tokenises each text as a whole and remembers nothing: the judge of this one."""
+        return PromptBuilder(self._tokenizer, self.template, self.chat, TextMemo(0), cut=False)
 
     def choose_order(self, wanted: Literal["auto", "document_first", "query_first"]) -> Order:
         """The order of a request. ``auto``: the document first, where the template can.

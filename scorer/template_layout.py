@@ -83,8 +83,12 @@ class TemplateBinder:
         for key, text in (("instruction", template.instruction), ("system", template.system)):
             self._refuse_special(key, text, "no special token in the text of a slot")
 
-    def layout(self, order: Order, *, with_system: bool, with_instruction: bool) -> Layout:
-        """The prompt of ``order``, whose pieces depend on which texts are given."""
+    def layout(self, order: Order, *, with_system: bool, with_instruction: bool, cut: bool = True) -> Layout:
+        """The prompt of ``order``, whose pieces depend on which texts are given.
+
+        Args:
+            cut: Cut runs where that changes no token, so that each slot's text is remembered by itself.
+        """
         present = {
             None: True,
             "system": with_system,
@@ -103,7 +107,7 @@ class TemplateBinder:
         parts = self._with_bos([part for group in groups for part in _starting_text(self._parts(group))])
         if self._template.readout == "labels":
             place = self._label_place(order, parts, place)
-        return Layout(parts=tuple(self._cut(parts)), label_place=place)
+        return Layout(parts=tuple(self._cut(parts) if cut else parts), label_place=place)
 
     def _without_marks(self, pieces: list[Piece]) -> list[list[Text | Slot]]:
         """The segments of what is tokenised together, with the text of the chat format in place of the marks."""

@@ -57,5 +57,6 @@ CLIENTS: Final = (
     ),
     *_variants("voyageai", "voyageai_client.py", "voyage"),
     *_variants("infinity-client", "infinity_client_rerank.py", "infinity"),
+    *_variants("openai", "openai_sdk.py", "decisions"),
     *_variants("rerankers", "rerankers_api.py", "cohere", "jina", "voyage", "text-embeddings-inference"),
 )
