@@ -18,7 +18,7 @@ demo: model  ## start the service on the small default model, score, print what 
 model: $(STAMP)  ## fetch the default model, once
 	$(BIN)/scorer fetch
 
-check: lint test  ## all that a change must pass; what CI runs
+check: lint test  ## all that a change must pass; CI also makes conformance and clients
 
 lint: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
