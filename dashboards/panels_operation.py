@@ -69,6 +69,12 @@ TRAFFIC = RowSpec(
             colours=_ENDINGS,
             queries=(Query(expr=total("scorer_tasks_total", by="end"), legend="{{end}}"),),
         ),
+        PanelSpec(
+            title="Generated tokens",
+            description="How much text is generated? Each of these tokens takes a position of a step of its own.",
+            unit="si:tok/s",
+            queries=(Query(expr=total("scorer_generated_tokens_total"), legend="generated"),),
+        ),
     ),
 )
 

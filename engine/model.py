@@ -132,9 +132,9 @@ class Decoder:
 
     def _place(self, heads: Tensor, norm: Tensor | None, turn: _Turn) -> Tensor:
         """Heads of query or key, normed where the model does so, and turned by their positions."""
-        if norm is not None:
-            heads = self._kernels.rms_norm(heads, norm, self._config.rms_norm_eps)
-        return self._kernels.rotate(heads, *turn)
+        if norm is None:
+            return self._kernels.rotate(heads, *turn)
+        return self._kernels.norm_rotate(heads, norm, self._config.rms_norm_eps, *turn)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         config = self._config

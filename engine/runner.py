@@ -308,7 +308,8 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
     if longest > cache.capacity_tokens:
         _LOG.warning("rows are limited to the %d tokens of the pool, not %d", cache.capacity_tokens, longest)
     pool = KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=pool_dtype(config), device=device)
-    warm_up_s = warm_up(decoder, pool, kernels, block_size=config.block_size)
+    largest_step = config.step_tokens if device.type == "cuda" else None
+    warm_up_s = warm_up(decoder, pool, kernels, block_size=config.block_size, largest_step=largest_step)
     info = EngineInfo(
         model=checkpoint.name,
         revision=checkpoint.revision,

@@ -7,6 +7,7 @@ import time
 import torch
 
 from engine.batch import build_batch
+from engine.device_clock import DeviceClock
 from engine.kv_pool import KvPool
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
@@ -27,6 +28,7 @@ class StepRunner:
         self._cache = cache
         self._scheduler = scheduler
         self._kernels = kernels
+        self._clock = DeviceClock(decoder.device)
 
     def run(self) -> tuple[Step, StepStats] | None:
         """Run the next step, if any task waits. Rows that it finishes have their outcome after it.
@@ -49,11 +51,14 @@ class StepRunner:
     def _execute(self, step: Step, began: float) -> StepStats:
         batch = build_batch(step, self._cache.block_size, self._decoder.device)
         scheduled = time.perf_counter()
+        self._clock.start()
         hidden = self._decoder.forward(batch, self._pool)
-        prefilled = time.perf_counter()
+        self._clock.stop()
         read_out(batch.reads, hidden, self._decoder.head, self._kernels)
         read = time.perf_counter()
-        self._account(step, prefill_s=prefilled - scheduled, readout_s=read - prefilled)
+        prefill_s = self._clock.seconds()
+        readout_s = max(0.0, read - scheduled - prefill_s)
+        self._account(step, prefill_s=prefill_s, readout_s=readout_s)
         kept_tokens = self._scheduler.finish(step, commit=True)
         return StepStats(
             num_rows=len(step.rows),
@@ -64,8 +69,8 @@ class StepRunner:
             evicted_tokens=self._cache.take_evicted_tokens(),
             num_spans=batch.spans.num_spans,
             schedule_s=scheduled - began,
-            prefill_s=prefilled - scheduled,
-            readout_s=read - prefilled,
+            prefill_s=prefill_s,
+            readout_s=readout_s,
             commit_s=time.perf_counter() - read,
         )
 

@@ -12,52 +12,69 @@ import time
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from engine.batch import ExtendBatch, to_device
+from engine.errors import DeviceError
 from engine.kv_pool import KvPool
 from engine.model import Decoder
-from kernels.api import KernelSet, SpanTable, StepSize
+from kernels.api import KernelInputError, KernelSet, SpanTable, StepSize
 
 _LOG = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
-def warm_up(decoder: Decoder, pool: KvPool, kernels: KernelSet, *, block_size: int) -> float:
+def warm_up(
+    decoder: Decoder, pool: KvPool, kernels: KernelSet, *, block_size: int, largest_step: int | None = None
+) -> float:
     """Compile everything that a step can ask for; nothing where the kernel set compiles nothing.
 
     Writes to the first slot of ``pool``.
+
+    Args:
+        largest_step: Tokens of a step to run as well, to learn that the device has room for it.
 
     Returns:
         Seconds that it took.
 
     Raises:
-        KernelInputError: the model's shape is not for these kernels.
+        DeviceError: the model's shape is not for these kernels, or a step has no room beside the pool.
     """
     began = time.perf_counter()
     max_keys = min(pool.num_slots, decoder.max_positions - 1)
-    sizes = dict.fromkeys(
-        size
-        for shape in decoder.shapes
-        for size in kernels.warm_up(shape, decoder.dtype, quantised=pool.scales is not None, max_keys=max_keys)
-    )
+    try:
+        sizes = dict.fromkeys(
+            size
+            for shape in decoder.shapes
+            for size in kernels.warm_up(shape, decoder.dtype, quantised=pool.scales is not None, max_keys=max_keys)
+        )
+    except KernelInputError as error:
+        raise DeviceError(f"kernels {kernels.name!r} cannot run this model: {error}") from error
+    if largest_step is not None:
+        sizes[StepSize(queries=largest_step, keys=0)] = None
     for number, size in enumerate(sizes, start=1):
-        hidden = decoder.forward(_batch(size, block_size, decoder.device), pool)
-        _read(hidden, decoder, kernels)
+        _run(_batch(size, block_size, decoder.device), decoder, pool, kernels)
         _LOG.info(
             "warm-up step %d of %d (%d rows, %d keys): %.1f s so far",
             number, len(sizes), size.queries, size.keys, time.perf_counter() - began,
         )  # fmt: skip
-    if decoder.device.type == "cuda":
-        torch.cuda.synchronize(decoder.device)  # a kernel that fails does so here
     return time.perf_counter() - began if sizes else 0.0
 
 
-def _read(hidden: Tensor, decoder: Decoder, kernels: KernelSet) -> None:
+def _run(batch: ExtendBatch, decoder: Decoder, pool: KvPool, kernels: KernelSet) -> None:
+    """One step with both readouts. What goes wrong on the device does so here and not in a request."""
     head = decoder.head
-    labels = torch.zeros(len(hidden), 2, dtype=torch.int64, device=decoder.device)
-    kernels.label_logits(hidden, head.weight, labels, head.soft_cap)
-    kernels.log_sum_exp(hidden, head.weight, head.soft_cap)
+    try:
+        hidden = decoder.forward(batch, pool)
+        labels = torch.zeros(len(hidden), 2, dtype=torch.int64, device=decoder.device)
+        kernels.label_logits(hidden, head.weight, labels, head.soft_cap)
+        kernels.log_sum_exp(hidden, head.weight, head.soft_cap)
+        if decoder.device.type == "cuda":
+            torch.cuda.synchronize(decoder.device)
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"a step of {len(batch.tokens)} tokens has no room beside the weights and a pool of {pool.num_bytes} bytes;"
+            " lower step_tokens or pool_bytes"
+        ) from error
 
 
 def _batch(size: StepSize, block_size: int, device: torch.device) -> ExtendBatch:

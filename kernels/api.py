@@ -174,6 +174,10 @@ class KernelSet(Protocol):
         """
         ...
 
+    def norm_rotate(self, x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+        """:meth:`rms_norm` of every head of ``x`` ``[T, H, D]`` with ``weight`` ``[D]``, then :meth:`rotate`."""
+        ...
+
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """``silu(gate) * up`` of ``[T, 2F]`` (gate first), giving ``[T, F]``."""
         ...

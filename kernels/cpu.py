@@ -83,7 +83,8 @@ class CpuKernels:
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
-        if self._native is not None and x.dtype == torch.bfloat16 and x.dim() == 2 and x.stride(-1) == 1:
+        dense_tokens = x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])
+        if self._native is not None and x.dtype == torch.bfloat16 and dense_tokens:
             return self._native.rms_norm(x, weight.float(), eps)
         return _normalise(x.float(), weight, eps).to(x.dtype)
 
@@ -105,6 +106,10 @@ class CpuKernels:
         torch.mul(second, cos, out=turned[..., half:]).addcmul_(first.float(), sin)
         return turned.to(x.dtype)
 
+    def norm_rotate(self, x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_norm_rotate(x, weight, cos, sin)
+        return self.rotate(self.rms_norm(x, weight, eps), cos, sin)
+
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
         if self._native is not None and gate_up.dtype == torch.bfloat16 and gate_up.is_contiguous():
@@ -114,6 +119,8 @@ class CpuKernels:
 
     def geglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
+        if self._native is not None and gate_up.dtype == torch.bfloat16 and gate_up.is_contiguous():
+            return self._native.geglu(gate_up)
         gate, up = gate_up.float().chunk(2, dim=-1)
         return F.gelu(gate, approximate="tanh").mul_(up).to(gate_up.dtype)
 

@@ -85,6 +85,10 @@ class ReferenceKernels:
         c, s = cos[:, None, :], sin[:, None, :]
         return torch.cat([first * c - second * s, second * c + first * s], dim=-1).to(x.dtype)
 
+    def norm_rotate(self, x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_norm_rotate(x, weight, cos, sin)
+        return self.rotate(self.rms_norm(x.float(), weight, eps), cos, sin).to(x.dtype)
+
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
         gate, up = gate_up.float().chunk(2, dim=-1)

@@ -45,6 +45,11 @@ class BatchPlan:
     templates: Sequence[str] | None = None
     calibration: str | None = None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every prompt could be built."""
+        return not any(isinstance(prompt, PromptError) for prompt in self.prompts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemFault:

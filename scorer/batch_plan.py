@@ -95,6 +95,8 @@ def _asks(request: ScoreRequest, model: LoadedModel, pairs: Sequence[Pair]) -> l
     Raises:
         InvalidValue: a template, an order or options do not fit.
     """
+    if all(isinstance(query, str) for query in request.queries):
+        return [_ask(request, model, pairs[0][0], range(len(pairs)), pairs)]
     places: dict[int, list[int]] = {}
     for place, (query, _) in enumerate(pairs):
         places.setdefault(query, []).append(place)

@@ -29,6 +29,15 @@ _NON_FINITE = ItemFault(
 )
 
 
+_NOT_RUN = ItemFault(
+    status="unscored",
+    outcome="failed",
+    code="not_run",
+    message="the request was refused because of another pair",
+    retryable=False,
+)
+
+
 def scored_batch(
     plan: BatchPlan,
     result: ScoreResult | None,
@@ -42,7 +51,7 @@ def scored_batch(
     """The answer to a request.
 
     Args:
-        result: None if the engine was not needed.
+        result: None if the engine was not needed, or the request is to be refused.
         before_engine_s: Arrival of the request to its submission.
         total_s: Arrival of the request to now.
     """
@@ -151,9 +160,11 @@ def _reads(plan: BatchPlan, rows: Sequence[RowResult]) -> Iterator[_Read]:
 
 
 def _reading_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> Reading | ItemFault:
+    if not rows:
+        return _NOT_RUN
     outcomes = [row.outcome for row in rows]
-    reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
-    if reasons:
+    if Unscored in map(type, outcomes):
+        reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
         return _LATE if "deadline" in reasons else _NON_FINITE
     try:
         return read(outcomes, readout)

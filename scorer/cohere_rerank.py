@@ -7,13 +7,13 @@ from typing import Annotated, Final
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from scorer.batch import ScoredBatch, ScoredItem
+from scorer.dialect import Dialect
 from scorer.error_forms import WireError
 from scorer.errors import Failure
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import faulty_items, ranked_items, relevance_of, rerank_request
 from scorer.schema import PositiveInt
 from scorer.schema_rerank import ApiVersion, BilledUnits, MetaTokens, Relevance, RerankedDocument, RerankMeta
-from scorer.service import Dialect
 
 MAX_DOCUMENTS: Final = 10_000
 DEFAULT_DOCUMENT_TOKENS: Final = 4096

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
+from scorer.dialect import Dialect
 from scorer.error_forms import ErrorForm
 from scorer.errors import InvalidValue
-from scorer.service import Dialect
 
 _KEYS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -96,7 +96,7 @@ class Generation:
         self._texts = self._listen()
         self._submitted_s = time.monotonic()
         future = read.model.engine.generate(self._task())
-        self._waiting = asyncio.ensure_future(engine_result(future, read.model.engine, deadline_s=read.deadline_s))
+        self._waiting = asyncio.ensure_future(engine_result(future, read.model.engine, read.deadline_s))
         self._waiting.add_done_callback(lambda _: self._pieces.put_nowait(None))
 
     def give_up(self) -> None:

@@ -8,13 +8,13 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import WireError, vllm_error
 from scorer.errors import Failure
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import ranked_items, raw_score_of, relevance_of, rerank_errors, rerank_request
 from scorer.schema import PositiveInt
 from scorer.schema_rerank import RerankError
-from scorer.service import Dialect
 
 MAX_CHARACTERS: Final = 122_880
 

@@ -22,8 +22,9 @@ from scorer.wire_path import allowed_values, look_up
 
 T = TypeVar("T")
 
+NDJSON = "application/x-ndjson"
 _JSON_TYPE = re.compile(r"application/(json|[a-z0-9!#$&^_.-]+\+json)", re.IGNORECASE)
-_PATH = re.compile(r" - at `\$(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`$")
 _BOUND = re.compile(r"(?:<=|>=|<|>|of length) (?P<bound>-?[0-9.]+)$")
@@ -34,15 +35,24 @@ _DISCARD_FACTOR = 4
 it listens gets to see the refusal."""
 
 
-def require_json(headers: Mapping[str, str]) -> None:
+def is_ndjson(headers: Mapping[str, str]) -> bool:
+    """Whether the body is announced as lines of JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON
+
+
+def require_json(headers: Mapping[str, str], *, lines: bool = False) -> None:
     """Check that the body is announced as JSON in UTF-8.
+
+    Args:
+        lines: Lines of JSON will do, too.
 
     Raises:
         UnsupportedMedia: it is not.
     """
     media_type, *parameters = headers.get("content-type", "").split(";")
-    if not _JSON_TYPE.fullmatch(media_type.strip()):
-        raise UnsupportedMedia("the content type must be application/json", field="content-type")
+    if not (_JSON_TYPE.fullmatch(media_type.strip()) or (lines and is_ndjson(headers))):
+        accepted = f"application/json or {NDJSON}" if lines else "application/json"
+        raise UnsupportedMedia(f"the content type must be {accepted}", field="content-type", limit=accepted)
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
         if name.lower() == "charset" and value.strip('"').lower() not in {"utf-8", "utf8"}:

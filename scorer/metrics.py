@@ -93,6 +93,8 @@ class Metrics:
         self._shared = counter("scorer_shared_tokens_total", "Prompt tokens computed once for another row of a batch.")
         self._computed = counter("scorer_computed_tokens_total", "Prompt tokens that the model ran.")
 
+        self._generated = counter("scorer_generated_tokens_total", "Tokens that answers of generations consist of.")
+
         self._step_seconds = histogram(
             "scorer_step_duration_seconds", "Time of each phase of a forward pass.", seconds, "phase"
         )
@@ -127,6 +129,7 @@ class Metrics:
         self._cached.inc(stats.cached_tokens)
         self._shared.inc(stats.shared_tokens)
         self._computed.inc(stats.computed_tokens)
+        self._generated.inc(stats.generated_tokens)
 
     def observe_request(self, *, route: str, outcome: RequestOutcome, seconds: float) -> None:
         """Count a finished request.

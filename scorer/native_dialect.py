@@ -10,7 +10,9 @@ from typing import TypeVar
 from msgspec import UNSET, UnsetType
 
 from scorer.batch import BatchPlan, ItemFault, ScoredBatch, ScoredItem
+from scorer.dialect import Dialect
 from scorer.json_body import StrictDecoder
+from scorer.ndjson import decode_lines
 from scorer.ranking import best_items
 from scorer.readouts import LabelPlan
 from scorer.schema import (
@@ -24,16 +26,23 @@ from scorer.schema import (
     QueryItem,
     ScoreRequest,
     ScoreResponse,
+    StreamEnd,
+    StreamTimings,
     TextItem,
     Timings,
 )
-from scorer.service import Dialect
+from scorer.template_types import ReadoutKind
 
 V = TypeVar("V")
 
 
 def native_dialect() -> Dialect[ScoreRequest]:
     return Dialect(decode=StrictDecoder(ScoreRequest).decode, to_request=lambda request: request, reply=_reply)
+
+
+def native_lines_dialect() -> Dialect[ScoreRequest]:
+    """The same, asked in lines of JSON."""
+    return Dialect(decode=decode_lines, to_request=lambda request: request, reply=_reply)
 
 
 def batch_usage(batch: ScoredBatch) -> BatchUsage:
@@ -63,20 +72,42 @@ def item_error(fault: ItemFault) -> ItemError:
     )
 
 
+def stream_end(batch: ScoredBatch) -> StreamEnd:
+    """The last line of an answer in lines."""
+    plan, times = batch.plan, batch.times
+    return StreamEnd(
+        id=batch.request_id,
+        object="score_batch.end",
+        model=batch.model,
+        template=plan.template,
+        order=plan.order,
+        readout=_readout_kind(plan),
+        calibration=plan.calibration,
+        created=int(time.time()),
+        counts=_counts(batch),
+        usage=batch_usage(batch),
+        timings=StreamTimings(
+            tokenize_ms=milliseconds(times.tokenise_s),
+            queue_ms=milliseconds(times.queue_s),
+            ttft_ms=None if times.ttft_s is None else milliseconds(times.ttft_s),
+            total_ms=milliseconds(times.total_s),
+        ),
+    )
+
+
 def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
     plan, times = batch.plan, batch.times
-    statuses = Counter(_status(item) for item in batch.items)
     return ScoreResponse(
         id=batch.request_id,
         object="score_batch",
         model=batch.model,
         template=plan.template,
         order=plan.order,
-        readout="labels" if isinstance(plan.readouts[0], LabelPlan) else "likelihood",
+        readout=_readout_kind(plan),
         calibration=plan.calibration,
         created=int(time.time()),
-        results=[_result(item, plan, request) for item in _chosen(batch.items, request.top_n)],
-        counts=Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"]),
+        results=[item_result(item, plan, request) for item in chosen_items(batch.items, request.top_n)],
+        counts=_counts(batch),
         usage=batch_usage(batch),
         timings=Timings(
             tokenize_ms=milliseconds(times.tokenise_s),
@@ -89,7 +120,16 @@ def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
     )
 
 
-def _chosen(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
+def _readout_kind(plan: BatchPlan) -> ReadoutKind:
+    return "labels" if isinstance(plan.readouts[0], LabelPlan) else "likelihood"
+
+
+def _counts(batch: ScoredBatch) -> Counts:
+    statuses = Counter(_status(item) for item in batch.items)
+    return Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"])
+
+
+def chosen_items(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
     """All in order; or the best ``top_n`` that have a score, then those that have none."""
     if top_n is None:
         return items
@@ -97,7 +137,8 @@ def _chosen(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
     return [*best, *(item for item in items if not item.score)]
 
 
-def _result(item: ScoredItem, plan: BatchPlan, request: ScoreRequest) -> ItemResult:
+def item_result(item: ScoredItem, plan: BatchPlan, request: ScoreRequest) -> ItemResult:
+    """The wire form of one pair."""
     query, document = plan.pairs[item.index]
     template = UNSET if plan.templates is None else plan.templates[item.index]
     query_id, document_id = _id_of(request.queries[query]), _id_of(request.documents[document])

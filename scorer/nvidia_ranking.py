@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import ranked_items, raw_score_of, rerank_errors, rerank_request
 from scorer.schema import PositiveInt
 from scorer.schema_rerank import RerankError, RerankText
-from scorer.service import Dialect
 
 
 class NvidiaRankingRequest(Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import openai_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
@@ -27,7 +28,6 @@ from scorer.questions import (
 )
 from scorer.schema import ScoreRequest
 from scorer.score_parts import Salt, all_scores
-from scorer.service import Dialect
 
 MAX_QUESTIONS: Final = 400
 MAX_INPUT_CHARACTERS: Final = 10_485_760
@@ -186,6 +186,7 @@ def openai_decisions_dialect() -> Dialect[DecisionsRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=openai_error,
+        partial=False,
         salt=lambda spoken: spoken.prompt_cache_key or spoken.cache_salt,
     )
 

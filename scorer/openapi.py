@@ -13,9 +13,11 @@ import msgspec
 from scorer import openapi_examples as examples
 from scorer.error_forms import ErrorBody, OpenAiErrorBody
 from scorer.errors import ANSWERS, UnknownModel
+from scorer.ndjson import PairLine
 from scorer.openapi_generate import GENERATE_OPERATION
 from scorer.openapi_operations import (
     Json,
+    Lines,
     ScoringOperation,
     Spoken,
     describe,
@@ -27,7 +29,7 @@ from scorer.openapi_operations import (
 from scorer.openapi_rerank import RERANK_OPERATIONS
 from scorer.openapi_scoring import SCORING_OPERATIONS
 from scorer.probes import Info, Liveness, ModelEntry, ModelList, Readiness
-from scorer.schema import ScoreRequest, ScoreResponse
+from scorer.schema import ItemResult, ScoreOptions, ScoreRequest, ScoreResponse, StreamEnd
 
 API_VERSION: Final = "1"
 _PROBE_STRUCTS: Final = (ErrorBody, Liveness, Readiness, ModelList, Info)
@@ -39,7 +41,10 @@ _NATIVE: Final = ScoringOperation(
     description=(
         "A pair that cannot be scored has an `error` and does not spoil the others. When the deadline passes, "
         "what is scored by then is returned and the rest is `unscored`. Unknown fields are refused. Texts are "
-        "data: no special token can come from them."
+        "data: no special token can come from them. Pairs may also be sent as lines of JSON, the first of which may "
+        "hold the fields of a batch that are not texts. With `accept: application/x-ndjson` the answer comes in lines: "
+        "each result when it is known, in no order (with `top_n` at the end, best first), then what all of them cost. "
+        "Token counts in headers are missing there."
     ),
     spoken=(
         Spoken(
@@ -48,6 +53,12 @@ _NATIVE: Final = ScoringOperation(
             requests=examples.SCORE_REQUESTS,
             answer=examples.SCORE_RESPONSE,
         ),
+    ),
+    lines=Lines(
+        request=(ScoreOptions, PairLine),
+        reply=(ItemResult, StreamEnd),
+        sent=examples.SCORE_LINES,
+        answered=examples.SCORE_STREAM,
     ),
 )
 OPERATIONS: Final[tuple[ScoringOperation, ...]] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 SCORE_REQUESTS: Final[dict[str, Any]] = {
@@ -138,3 +139,15 @@ SCORE_RESPONSE: Final[dict[str, Any]] = {
         "total_ms": 23.6,
     },
 }
+
+SCORE_LINES: Final = """\
+{"top_n": 1}
+{"query": "Who wrote the opera Fidelio?", "document": "Fidelio is the only opera by Ludwig van Beethoven."}
+{"query": "Who wrote the opera Fidelio?", "document": {"id": "d2", "text": "The Danube flows through ten countries."}}
+"""
+
+_END: Final = {name: value for name, value in SCORE_RESPONSE.items() if name != "results"} | {
+    "object": "score_batch.end",
+    "timings": {"tokenize_ms": 0.412, "queue_ms": 0.061, "ttft_ms": 23.4, "total_ms": 23.6},
+}
+SCORE_STREAM: Final = "".join(json.dumps(line) + "\n" for line in [*SCORE_RESPONSE["results"], _END])

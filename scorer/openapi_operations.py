@@ -12,6 +12,7 @@ import msgspec
 
 from scorer.error_forms import ErrorForm, native_error
 from scorer.errors import ANSWERS, INTERNAL, Answer, ClientGone, Failure
+from scorer.json_body import NDJSON
 from scorer.schema import REQUEST_ID
 
 Json: TypeAlias = dict[str, Any]
@@ -48,11 +49,27 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Bodies in lines of JSON.
+
+    Args:
+        request, reply: Types that a line may have.
+        sent, answered: Examples.
+    """
+
+    request: tuple[Any, ...]
+    reply: tuple[Any, ...]
+    sent: str
+    answered: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringOperation:
     """One or more ``POST`` routes that speak the same dialects.
 
     Args:
         never: Errors that these routes do not answer.
+        lines: What a body in lines of JSON is made of; None: it is not taken.
         events: Data of the events, where the answer may be a stream of them.
         events_example: Such a stream.
     """
@@ -63,6 +80,7 @@ class ScoringOperation:
     description: str
     spoken: tuple[Spoken, ...]
     never: frozenset[type[Exception]] = frozenset()
+    lines: Lines | None = None
     events: tuple[Any, ...] = ()
     events_example: str = ""
 
@@ -70,6 +88,7 @@ class ScoringOperation:
     def types(self) -> list[Any]:
         """Types of all bodies, those of errors included."""
         bodies = [kind for spoken in self.spoken for kind in (spoken.request, spoken.reply)]
+        bodies += [*self.lines.request, *self.lines.reply] if self.lines else []
         return [*bodies, *self.events, *(type(_wire(spoken.error_form, INTERNAL).body) for spoken in self.spoken)]
 
 
@@ -138,7 +157,10 @@ def _request_body(operation: ScoringOperation) -> Json:
     for spoken in operation.spoken:
         shown |= spoken.requests
     schema = _any_of([schema_of(spoken.request) for spoken in operation.spoken])
-    return {"required": True, "content": {"application/json": {"schema": schema, "examples": shown}}}
+    content = {"application/json": {"schema": schema, "examples": shown}}
+    if operation.lines:
+        content[NDJSON] = _lines(operation.lines.request, operation.lines.sent)
+    return {"required": True, "content": content}
 
 
 def _answers(operation: ScoringOperation) -> Json:
@@ -149,14 +171,17 @@ def _answers(operation: ScoringOperation) -> Json:
         content["examples"] = {
             name: {"value": spoken.answer} for spoken in operation.spoken for name in list(spoken.requests)[:1]
         }
-    answers = {"application/json": content}
+    contents = {"application/json": content}
+    if operation.lines:
+        contents[NDJSON] = _lines(operation.lines.reply, operation.lines.answered)
     if operation.events:
-        answers["text/event-stream"] = {"schema": {"type": "string"}, "example": operation.events_example}
-    return {
-        "description": "Text." if operation.events else "Scores.",
-        "headers": response_headers(scoring=True),
-        "content": answers,
-    }
+        contents["text/event-stream"] = {"schema": {"type": "string"}, "example": operation.events_example}
+    description = "Text." if operation.events else "Scores."
+    return {"description": description, "headers": response_headers(scoring=True), "content": contents}
+
+
+def _lines(kinds: tuple[Any, ...], example: str) -> Json:
+    return {"schema": {"description": "Of each line.", **_any_of(list(map(schema_of, kinds)))}, "example": example}
 
 
 def _errors(operation: ScoringOperation) -> Json:

@@ -90,14 +90,15 @@ def _check_ids(request: PromptRequest, vocab_size: int) -> None:
 
 
 def _check_range(ids: Sequence[int], vocab_size: int, field: str) -> None:
-    for index, number in enumerate(ids):
-        if not 0 <= number < vocab_size:
-            raise InvalidValue(
-                f"token id {number} is outside the vocabulary, which ends at {vocab_size - 1}",
-                field=f"{field}[{index}]",
-                value=number,
-                limit=vocab_size - 1,
-            )
+    if not ids or (min(ids) >= 0 and max(ids) < vocab_size):
+        return
+    index = next(index for index, number in enumerate(ids) if not 0 <= number < vocab_size)
+    raise InvalidValue(
+        f"token id {ids[index]} is outside the vocabulary, which ends at {vocab_size - 1}",
+        field=f"{field}[{index}]",
+        value=ids[index],
+        limit=vocab_size - 1,
+    )
 
 
 def _check_unicode(text: str, field: str) -> None:
@@ -118,11 +119,11 @@ def _token_ids(request: PromptRequest, texts: RawTexts) -> Iterator[tuple[TokenI
         return
     encoded = _encode_apart([request.query, *request.items], texts)
     query, items = encoded[0], encoded[1:]
-    if isinstance(request.query, str):
-        query = np.concatenate([lead, query])
+    if not isinstance(request.query, str):
+        lead = lead[:0]  # whoever gives token ids gives all of them
     for item in items:
         head, tail = (item, query) if request.item_first else (query, item)
-        yield np.concatenate([head, tail]), len(head)
+        yield np.concatenate([lead, head, tail]), len(lead) + len(head)
 
 
 def _encode_apart(parts: Sequence[TextOrIds], texts: RawTexts) -> list[TokenIds]:

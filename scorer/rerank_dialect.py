@@ -6,13 +6,13 @@ from msgspec import UNSET
 
 from scorer.batch import ScoredBatch, ScoredItem
 from scorer.cohere_rerank import cohere_meta
+from scorer.dialect import Dialect
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
 from scorer.native_dialect import batch_usage
 from scorer.rerank_parts import ranked_items, relevance_of, rerank_errors, rerank_request, text_of
 from scorer.schema import ScoreRequest
 from scorer.schema_rerank import RerankedDocument, RerankRequest, RerankResponse, RerankResult
-from scorer.service import Dialect
 
 
 def rerank_dialect() -> Dialect[RerankRequest]:

@@ -54,7 +54,8 @@ def ranked_items(
     faults = [item.result for item in batch.items if isinstance(item.result, ItemFault)]
     if len(faults) == len(batch.items) or (faults and not partial):
         _refuse(faults, documents)
-    return best_items(batch.items, top_n, by=lambda score: score.relevance)
+    # the relevance rises with the score, but scores that differ may round to one relevance near 0 and 1
+    return best_items(batch.items, top_n, by=lambda score: score.score)
 
 
 def faulty_items(batch: ScoredBatch) -> list[tuple[int, ItemFault]]:

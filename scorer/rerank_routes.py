@@ -9,13 +9,13 @@ from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
 from scorer.cohere_rerank import cohere_dialect
+from scorer.dialect import Dialect, Speech
 from scorer.dialect_choice import DialectChoice
 from scorer.error_forms import native_error
 from scorer.infinity_rerank import infinity_dialect
 from scorer.nvidia_ranking import nvidia_dialect
 from scorer.rerank_dialect import rerank_dialect
 from scorer.routes import ScoringGate
-from scorer.service import Dialect, Speech
 from scorer.tei_rerank import tei_rerank_dialect
 from scorer.voyage_rerank import voyage_dialect
 

@@ -122,21 +122,9 @@ class CacheSpec(Struct, forbid_unknown_fields=True, frozen=True):
     ] = "auto"
 
 
-class ScoreRequest(Struct, forbid_unknown_fields=True, frozen=True):
-    """Queries × documents, or chosen pairs of them, under one template."""
+class ScoreOptions(Struct, forbid_unknown_fields=True, frozen=True):
+    """How pairs are scored and answered."""
 
-    queries: Annotated[
-        Annotated[list[str | QueryItem], Meta(min_length=1)],
-        Meta(description="One or more queries, each a text or an object."),
-    ]
-    documents: Annotated[Texts, Meta(description="One or more documents.")]
-    pairs: Annotated[
-        Literal["all"] | Annotated[list[tuple[Index, Index]], Meta(min_length=1)],
-        Meta(
-            description="`all`: every query with every document, all documents of the first query first. "
-            "Otherwise `[query index, document index]` pairs."
-        ),
-    ] = "all"
     model: Annotated[str | None, Meta(description="Must be the served model if it is given.")] = None
     template: Annotated[
         str | None, Meta(description="`name` or `name@version`. Default: the one that suits model and readout.")
@@ -186,6 +174,23 @@ class ScoreRequest(Struct, forbid_unknown_fields=True, frozen=True):
         Annotated[str, Meta(pattern=REQUEST_ID)] | None,
         Meta(description="Comes back as `id`. Default: the `x-request-id` header, or a new one."),
     ] = None
+
+
+class ScoreRequest(ScoreOptions, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Queries × documents, or chosen pairs of them, under one template."""
+
+    queries: Annotated[
+        Annotated[list[str | QueryItem], Meta(min_length=1)],
+        Meta(description="One or more queries, each a text or an object."),
+    ]
+    documents: Annotated[Texts, Meta(description="One or more documents.")]
+    pairs: Annotated[
+        Literal["all"] | Annotated[list[tuple[Index, Index]], Meta(min_length=1)],
+        Meta(
+            description="`all`: every query with every document, all documents of the first query first. "
+            "Otherwise `[query index, document index]` pairs."
+        ),
+    ] = "all"
 
 
 class ItemUsage(Struct, frozen=True):
@@ -315,3 +320,28 @@ class ScoreResponse(Struct, frozen=True):
     counts: Counts
     usage: BatchUsage
     timings: Timings
+
+
+class StreamTimings(Struct, frozen=True):
+    """Milliseconds. `ttft_ms` is arrival to the first score known; null if there is none."""
+
+    tokenize_ms: float
+    queue_ms: float
+    ttft_ms: float | None
+    total_ms: float
+
+
+class StreamEnd(Struct, frozen=True):
+    """The last line of an answer in lines: what all pairs cost. Without it the answer is incomplete."""
+
+    id: str
+    object: Literal["score_batch.end"]
+    model: str
+    template: Annotated[str, Meta(description="That of the first pair.")]
+    order: Order
+    readout: ReadoutKind
+    calibration: Annotated[str | None, Meta(description="`name@version` of the calibration that was applied.")]
+    created: Annotated[int, Meta(description="Unix time in seconds.")]
+    counts: Counts
+    usage: BatchUsage
+    timings: StreamTimings

@@ -8,11 +8,11 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
+from scorer.dialect import Speech
 from scorer.dialect_choice import DialectChoice
 from scorer.error_forms import vllm_error
 from scorer.openai_decisions import openai_decisions_dialect
 from scorer.routes import ScoringGate
-from scorer.service import Speech
 from scorer.sglang_score import sglang_score_dialect
 from scorer.systemone import systemone_dialect
 from scorer.tei_predict import tei_predict_dialect

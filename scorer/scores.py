@@ -161,7 +161,8 @@ def item_score(
     if plan.answers == "options":
         return ItemScore(score=shares[best], relevance=shares[best], choice=best, probabilities=shares, label_mass=mass)
     several = len(shares) > 1 or plan.normalise == "vocabulary"
-    shown = rounded(score)
+    # most often it is one of the shares, and rounding is what takes longest here
+    shown = shares[judgement.shares.index(score)] if score in judgement.shares else rounded(score)
     return ItemScore(
         score=shown,
         relevance=shown if relevance == score else rounded(relevance),

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
-from engine import DeadlineExceeded, Engine, EngineClosed, EngineError, ScoreResult, ScoreTask
+from engine import DeadlineExceeded, Engine, EngineClosed, EngineError, Row, ScoreResult, ScoreTask
 from scorer.admission import Admission
 from scorer.batch import BatchPlan, ItemFault, ScoredBatch
 from scorer.batch_results import scored_batch
-from scorer.error_forms import ErrorForm, native_error
+from scorer.dialect import Speech, WireReply
 from scorer.errors import InvalidValue, Refusal
-from scorer.metrics import ItemOutcome, Metrics
+from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost, salted
 from scorer.request_plan import InternalRequest, plan_request
 from scorer.request_record import RequestRecord
 
-T = TypeVar("T")
 R = TypeVar("R")
+V = TypeVar("V")
 
 _WATCH_S = 0.25
 """How often a wait looks whether the engine is still there."""
@@ -35,61 +37,6 @@ _GRACE_S = 5.0
 """A step that is running when the deadline passes is let finish; past this it counts as hung."""
 
 
-WireReply: TypeAlias = msgspec.Struct | list[Any]
-"""What is encoded as the body of an answer: an object, or the bare array of some dialects."""
-
-
-def _no_salt(_spoken: object) -> str | None:
-    return None
-
-
-def _no_headers(_spoken: object, _batch: ScoredBatch) -> Mapping[str, str]:
-    return {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect(Generic[T]):
-    """One way to ask for scores and to answer.
-
-    Args:
-        decode: Body to the dialect's own request.
-        to_request: What is to be scored: texts under a template, or prompts of the caller's own.
-        reply: The wire form of the answer; may refuse a batch that it cannot express.
-        error_form: The wire form of errors.
-        salt: Parts the cache: requests meet only those with the same salt in it.
-        headers: Sent with an answer, beside the token counts that all answers have.
-    """
-
-    decode: Callable[[bytes], T]
-    to_request: Callable[[T], InternalRequest]
-    reply: Callable[[T, ScoredBatch], WireReply]
-    error_form: ErrorForm = native_error
-    salt: Callable[[T], str | None] = _no_salt
-    headers: Callable[[T, ScoredBatch], Mapping[str, str]] = _no_headers
-
-    def choose(self, _body: bytes) -> Dialect[T]:
-        """Itself: a route that speaks one dialect has no choice."""
-        return self
-
-
-class Speech(Protocol):
-    """What a route speaks: one dialect, or several that are told apart by the body.
-
-    ``error_form`` is for errors that come before the dialect is known.
-    """
-
-    @property
-    def error_form(self) -> ErrorForm: ...
-
-    def choose(self, body: bytes) -> Dialect[Any]:
-        """The dialect that ``body`` speaks.
-
-        Raises:
-            Refusal: it speaks none of them.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """An encoded answer and what its headers say."""
@@ -99,19 +46,36 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Started:
-    """A request that is in the engine, or that needs none: then ``future`` is None.
+class Prepared:
+    """A request that is understood and tokenised; nothing of it is in the engine yet.
 
     Args:
+        request: What the dialect's request asks for.
         write: The wire form of the answer and its headers, in the dialect that was spoken.
+        partial: Whether an answer may lack pairs; otherwise one that lacks some costs nothing.
+        ready_s: ``time.monotonic()`` when it was tokenised.
     """
 
+    request: InternalRequest
     write: Callable[[ScoredBatch], tuple[WireReply, Mapping[str, str]]]
     plan: BatchPlan
-    future: Future[ScoreResult] | None
+    partial: bool
+    namespace: str
     deadline_s: float
     tokenise_s: float
-    submitted_s: float
+    ready_s: float
+
+    def task(self, task_id: str, rows: tuple[Row, ...]) -> ScoreTask:
+        """Some or all rows of the plan as the engine takes them."""
+        return ScoreTask(task_id=task_id, namespace=self.namespace, rows=rows, deadline_s=self.deadline_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Started:
+    """A request that is in the engine, or that needs none: then ``future`` is None."""
+
+    prepared: Prepared
+    future: Future[ScoreResult] | None
 
 
 class ScoringService:
@@ -131,44 +95,76 @@ class ScoringService:
         """Let the worker threads end."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
+    @contextmanager
+    def admitted(self) -> Iterator[LoadedModel]:
+        """The model, and a place among the requests under way for as long as the block lasts.
+
+        Raises:
+            NotReady: there is no model that takes requests.
+            Overloaded: all places are taken.
+        """
+        model = self._host.require()
+        with self._admission.request():
+            yield model
+
     async def score(self, body: bytes, speech: Speech, record: RequestRecord) -> Reply:
         """The encoded answer to ``body``. Cancelling it gives up what the engine holds for it.
 
         Raises:
             Refusal, EngineError: see :mod:`scorer.errors`.
         """
-        model = self._host.require()
-        with self._admission.request():
-            started = await self._start(body, speech, model, record)
-            try:
-                result = None
-                if started.future is not None:
-                    result = await engine_result(started.future, model.engine, deadline_s=started.deadline_s)
-            except EngineError as error:
-                lost: ItemOutcome = "deadline" if isinstance(error, DeadlineExceeded) else "failed"
-                self._metrics.count_items(lost, len(started.plan.pairs))
-                raise
-            except asyncio.CancelledError:
-                self._metrics.count_items("failed", len(started.plan.pairs))
-                raise
+        with self.admitted() as model:
+            started = await self.in_worker(lambda: self._start(body, speech, model, record), _give_up)
+            prepared = started.prepared
+            result = None
+            if started.future is not None:
+                with self.counting_lost(len(prepared.plan.pairs)):
+                    result = await engine_result(started.future, model.engine, prepared.deadline_s)
             finished_s = time.monotonic()
-            batch, reply = await asyncio.to_thread(_answer, started, result, model, record)
-        self._observe(batch, respond_s=time.monotonic() - finished_s)
+            batch, reply = await asyncio.to_thread(_answer, prepared, result, model, record)
+        self._observe_stages(batch, respond_s=time.monotonic() - finished_s)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    async def _start(self, body: bytes, speech: Speech, model: LoadedModel, record: RequestRecord) -> _Started:
-        """Decode, tokenise and submit in a worker thread."""
-        work = self._workers.submit(self._submit, body, speech, model, record)
+    @contextmanager
+    def counting_lost(self, num_pairs: int) -> Iterator[None]:
+        """Count the pairs of a request that the block leaves without an answer."""
         try:
-            return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
-            # Not begun, it is cancelled. Under way, it cannot be stopped, but what it submits can be cancelled.
-            work.add_done_callback(_give_up)
+            yield
+        except EngineError as error:
+            self._metrics.count_items("deadline" if isinstance(error, DeadlineExceeded) else "failed", num_pairs)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            self._metrics.count_items("failed", num_pairs)
             raise
 
-    def _submit(self, body: bytes, speech: Speech, model: LoadedModel, record: RequestRecord) -> _Started:
+    async def in_worker(self, work: Callable[[], V], give_up: Callable[[V], None]) -> V:
+        """What ``work`` gives, done in a worker thread.
+
+        Args:
+            give_up: Called with the result if this is cancelled while the work is under way: it
+                cannot be stopped then, but what it brought about can be undone.
+        """
+        future = self._workers.submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(partial(_undo, give_up))
+            raise
+
+    def _start(self, body: bytes, speech: Speech, model: LoadedModel, record: RequestRecord) -> _Started:
+        prepared = self.prepare(body, speech, model, record)
+        rows = prepared.plan.rows if prepared.partial or prepared.plan.is_complete else ()
+        future = model.engine.submit(prepared.task(record.request_id, rows)) if rows else None
+        return _Started(prepared=prepared, future=future)
+
+    def prepare(self, body: bytes, speech: Speech, model: LoadedModel, record: RequestRecord) -> Prepared:
+        """Decode and tokenise; takes processor time.
+
+        Raises:
+            Refusal: the body is wrong, or asks for what cannot be served.
+        """
         dialect = speech.choose(body)
         record.error_form = dialect.error_form
         spoken = dialect.decode(body)
@@ -177,26 +173,20 @@ class ScoringService:
         deadline_s = record.started_s + time_allowed_s(request.deadline_ms, self._request_timeout_s)
         began_s = time.monotonic()
         plan = plan_request(request, model, max_pairs=self._max_pairs)
-        submitted_s = time.monotonic()
-        future = None
-        if plan.rows:
-            task = ScoreTask(
-                task_id=record.request_id,
-                namespace=salted(model.namespace, dialect.salt(spoken)),
-                rows=plan.rows,
-                deadline_s=deadline_s,
-            )
-            future = model.engine.submit(task)
-        return _Started(
+        ready_s = time.monotonic()
+        return Prepared(
+            request=request,
             write=lambda batch: (dialect.reply(spoken, batch), dialect.headers(spoken, batch)),
             plan=plan,
-            future=future,
+            partial=dialect.partial,
+            namespace=salted(model.namespace, dialect.salt(spoken)),
             deadline_s=deadline_s,
-            tokenise_s=submitted_s - began_s,
-            submitted_s=submitted_s,
+            tokenise_s=ready_s - began_s,
+            ready_s=ready_s,
         )
 
-    def _observe(self, batch: ScoredBatch, *, respond_s: float) -> None:
+    def observe(self, batch: ScoredBatch) -> None:
+        """Count the pairs of an answered batch, and the times that are known of each."""
         metrics, times = self._metrics, batch.times
         for item in batch.items:
             metrics.count_items(item.result.outcome if isinstance(item.result, ItemFault) else "ok", 1)
@@ -205,9 +195,15 @@ class ScoringService:
         metrics.observe_ttft(times.ttft_s)
         metrics.observe_stage("tokenise", times.tokenise_s)
         metrics.observe_stage("queue", times.queue_s)
-        metrics.observe_stage("prefill", times.prefill_s)
-        metrics.observe_stage("readout", times.readout_s)
-        metrics.observe_stage("respond", respond_s)
+
+    def _observe_stages(self, batch: ScoredBatch, *, respond_s: float) -> None:
+        """As ``observe``, with the times of a batch that was one task of the engine."""
+        self.observe(batch)
+        if batch.times.ttft_s is None:
+            return
+        self._metrics.observe_stage("prefill", batch.times.prefill_s)
+        self._metrics.observe_stage("readout", batch.times.readout_s)
+        self._metrics.observe_stage("respond", respond_s)
 
 
 def time_allowed_s(deadline_ms: int | None, request_timeout_s: float) -> float:
@@ -229,11 +225,8 @@ def time_allowed_s(deadline_ms: int | None, request_timeout_s: float) -> float:
     return deadline_ms / 1000
 
 
-async def engine_result(future: Future[R], engine: Engine, *, deadline_s: float) -> R:
-    """Wait for the engine; never for ever. Cancelling it cancels ``future``.
-
-    Args:
-        deadline_s: That of the task.
+async def engine_result(future: Future[R], engine: Engine, deadline_s: float) -> R:
+    """Wait for the engine; never for ever. Cancelling it cancels the task.
 
     Raises:
         EngineError: the task ended without a result, the engine died, or a step hangs.
@@ -250,35 +243,46 @@ async def engine_result(future: Future[R], engine: Engine, *, deadline_s: float)
         waiting.cancel()  # no effect once it is done
 
 
-def _give_up(work: Future[_Started]) -> None:
-    if not work.cancelled() and work.exception() is None and (future := work.result().future) is not None:
-        future.cancel()
-
-
-def _answer(
-    started: _Started, result: ScoreResult | None, model: LoadedModel, record: RequestRecord
-) -> tuple[ScoredBatch, Reply | Exception]:
-    """What became of the pairs, and the encoded answer or the refusal that the dialect makes of it.
-
-    Runs in a worker thread.
-    """
-    batch = scored_batch(
-        started.plan,
-        result,
-        request_id=record.request_id,
-        model_name=model.name,
-        tokenise_s=started.tokenise_s,
-        before_engine_s=started.submitted_s - record.started_s,
-        total_s=record.elapsed_s(),
-    )
+def note_batch(record: RequestRecord, batch: ScoredBatch) -> None:
+    """Write down what an answered batch was and cost."""
     usage = batch.usage
     record.num_pairs = len(batch.items)
     record.prompt_tokens = usage.prompt_tokens
     record.cached_tokens = usage.cached_tokens
     record.computed_tokens = usage.computed_tokens
     record.outcome = batch.outcome
+
+
+def _give_up(started: _Started) -> None:
+    if started.future is not None:
+        started.future.cancel()
+
+
+def _undo(give_up: Callable[[V], None], work: Future[V]) -> None:
+    if not work.cancelled() and work.exception() is None:
+        give_up(work.result())
+
+
+def _answer(
+    prepared: Prepared, result: ScoreResult | None, model: LoadedModel, record: RequestRecord
+) -> tuple[ScoredBatch, Reply | Exception]:
+    """What became of the pairs, and the encoded answer or the refusal that the dialect makes of it.
+
+    Runs in a worker thread.
+    """
+    batch = scored_batch(
+        prepared.plan,
+        result,
+        request_id=record.request_id,
+        model_name=model.name,
+        tokenise_s=prepared.tokenise_s,
+        before_engine_s=prepared.ready_s - record.started_s,
+        total_s=record.elapsed_s(),
+    )
+    note_batch(record, batch)
+    usage = batch.usage
     try:
-        reply, headers = started.write(batch)
+        reply, headers = prepared.write(batch)
     except (Refusal, EngineError) as error:
         return batch, error
     counts = token_headers(usage.cached_tokens, usage.computed_tokens)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import sglang_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
 from scorer.prompt_request import PromptRequest, TextOrIds
 from scorer.score_parts import Prompts, ScoreUsage, TokenId, all_scores, check_alike, probabilities_of, score_usage
-from scorer.service import Dialect
 
-Labels: TypeAlias = Annotated[list[TokenId | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)]
+MAX_LABELS: Final = 1024
+
+ItemLabels: TypeAlias = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LABELS)]
+Labels: TypeAlias = Annotated[list[TokenId | ItemLabels], Meta(min_length=1)]
 
 _NOT_SERVED = (
     "score_extraction_token",
@@ -69,6 +72,7 @@ def sglang_score_dialect() -> Dialect[SglangScoreRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=sglang_error,
+        partial=False,
     )
 
 
@@ -115,6 +119,13 @@ def _query(query: TextOrIds | None, items: Sequence[TextOrIds]) -> TextOrIds:
 def _labels(labels: Sequence[int | list[int]], num_items: int) -> list[Sequence[int]]:
     """One list for all items, or one for each."""
     lists = [each for each in labels if isinstance(each, list)]
+    if not lists and len(labels) > MAX_LABELS:
+        raise InvalidValue(
+            f"there are {len(labels)} labels, the limit is {MAX_LABELS}",
+            field="label_token_ids",
+            value=len(labels),
+            limit=MAX_LABELS,
+        )
     if not lists:
         return [[each for each in labels if isinstance(each, int)]]
     if len(lists) != num_items:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import vllm_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
@@ -28,7 +29,6 @@ from scorer.questions import (
 )
 from scorer.schema import ScoreRequest
 from scorer.score_parts import GivenId, Salt, all_scores, refuse_priority
-from scorer.service import Dialect
 from scorer.vllm_score import own_request_id
 
 MAX_QUESTIONS: Final = 64
@@ -50,7 +50,8 @@ class SystemOneQuestion(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 Questions: TypeAlias = Annotated[
-    dict[Annotated[str, Meta(min_length=1)], SystemOneQuestion], Meta(min_length=1, max_length=MAX_QUESTIONS)
+    dict[Annotated[str, Meta(min_length=1, max_length=512)], SystemOneQuestion],
+    Meta(min_length=1, max_length=MAX_QUESTIONS),
 ]
 
 
@@ -135,6 +136,7 @@ def systemone_dialect() -> Dialect[SystemOneRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=vllm_error,
+        partial=False,
         salt=lambda spoken: spoken.cache_salt,
     )
 
@@ -187,7 +189,10 @@ def _choice(asked: SystemOneQuestion, field: str) -> Question:
     if not isinstance(asked.criteria, dict):
         raise InvalidValue("a choice has an object of options, each with a description or null", field=field)
     check_entries(list(asked.criteria), field, limit=MAX_OPTIONS)
-    options = [Entry(name, _description(value, f"{field}.{name}")) for name, value in asked.criteria.items()]
+    options = [
+        Entry(name, _description(value, f"{field}[{index}]"))
+        for index, (name, value) in enumerate(asked.criteria.items())
+    ]
     return choice_question(asked.instructions or "", options)
 
 

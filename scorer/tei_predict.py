@@ -8,14 +8,15 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-from scorer.batch import ScoredBatch
+from scorer.batch import BatchPlan, ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import tei_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
+from scorer.readouts import LabelPlan
 from scorer.schema import ReadoutSpec, ScoreRequest
 from scorer.score_parts import all_scores, check_alike
 from scorer.scores import ItemScore
-from scorer.service import Dialect
 from scorer.tei_rerank import Direction, tei_headers
 
 Inputs: TypeAlias = Annotated[list[str | Annotated[list[str], Meta(min_length=1, max_length=2)]], Meta(min_length=1)]
@@ -28,7 +29,7 @@ class TeiPredictRequest(Struct, frozen=True):
 
     inputs: Annotated[
         str | Inputs,
-        Meta(description="`[query, document]`, or a list of such pairs. A text alone has nothing to be judged by."),
+        Meta(description="`[query, document]` or a list of such pairs. A text alone is a document without a query."),
     ]
     truncate: Annotated[
         bool | None, Meta(description="Cut documents that do not fit (also null). `false`: such a pair is an error.")
@@ -69,6 +70,7 @@ def tei_predict_dialect() -> Dialect[TeiPredictRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=tei_error,
+        partial=False,
         headers=_headers,
     )
 
@@ -76,13 +78,16 @@ def tei_predict_dialect() -> Dialect[TeiPredictRequest]:
 def _to_request(spoken: TeiPredictRequest) -> ScoreRequest:
     check_alike(spoken.inputs, "inputs")
     pairs = spoken.texts
-    for index, texts in enumerate(pairs):
-        if len(texts) != 2:
-            field = "inputs" if spoken.batch is None else f"inputs[{index}]"
-            raise InvalidValue("a pair is wanted: query, document", field=field, value=len(texts), limit=2)
+    if len(pairs[0]) > 2:  # of a batch, the decoder has counted
+        raise InvalidValue(
+            "one text or a pair is wanted; several stand in lists of their own",
+            field="inputs",
+            value=len(pairs[0]),
+            limit=2,
+        )
     return ScoreRequest(
-        queries=[query for query, _ in pairs],
-        documents=[document for _, document in pairs],
+        queries=["" if len(texts) == 1 else texts[0] for texts in pairs],
+        documents=[texts[-1] for texts in pairs],
         pairs=[(index, index) for index in range(len(pairs))],
         readout=ReadoutSpec(kind="labels"),
         truncate="document" if spoken.cuts else "error",
@@ -91,13 +96,21 @@ def _to_request(spoken: TeiPredictRequest) -> ScoreRequest:
 
 def _reply(spoken: TeiPredictRequest, batch: ScoredBatch) -> list[TeiPrediction] | list[list[TeiPrediction]]:
     scores = all_scores(batch, queries="inputs", documents="inputs")
-    predictions = [_predictions(score, raw=spoken.raw_scores is True) for score in scores]
+    predictions = [_predictions(score, batch.plan, raw=spoken.raw_scores is True) for score in scores]
     return predictions[0] if spoken.batch is None else predictions
 
 
-def _predictions(score: ItemScore, *, raw: bool) -> list[TeiPrediction]:
-    shares = sorted((score.labels or {}).items(), key=lambda entry: -entry[1])
+def _predictions(score: ItemScore, plan: BatchPlan, *, raw: bool) -> list[TeiPrediction]:
+    labels = score.labels or {_only_label(plan): score.relevance}
+    shares = sorted(labels.items(), key=lambda entry: -entry[1])
     return [TeiPrediction(score=_log(share) if raw else share, label=label) for label, share in shares]
+
+
+def _only_label(plan: BatchPlan) -> str:
+    """The label of a template that has one, whose logit is the score."""
+    readout = plan.readouts[0]
+    assert isinstance(readout, LabelPlan), "labels were asked for"
+    return readout.labels[readout.positive]
 
 
 def _log(share: float) -> float:

@@ -8,11 +8,11 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import tei_error
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import ranked_items, raw_score_of, relevance_of, rerank_request
 from scorer.schema import PositiveInt
-from scorer.service import Dialect
 
 Direction: TypeAlias = Literal["right", "Right", "left", "Left"]
 
@@ -53,6 +53,7 @@ def tei_rerank_dialect() -> Dialect[TeiRerankRequest]:
         to_request=lambda request: rerank_request(request.query, request.texts, truncate=request.cuts),
         reply=_reply,
         error_form=tei_error,
+        partial=False,
         headers=_headers,
     )
 

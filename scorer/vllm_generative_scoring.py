@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import vllm_error
 from scorer.json_body import StrictDecoder
 from scorer.prompt_request import PromptRequest
@@ -20,7 +21,6 @@ from scorer.score_parts import (
     probabilities_of,
     refuse_priority,
 )
-from scorer.service import Dialect
 from scorer.vllm_score import VllmScoreResponse, own_request_id, score_list
 
 MAX_LABELS = 128
@@ -54,6 +54,7 @@ def generative_scoring_dialect() -> Dialect[GenerativeScoringRequest]:
         to_request=_to_request,
         reply=_reply,
         error_form=vllm_error,
+        partial=False,
         salt=lambda spoken: spoken.cache_salt,
     )
 

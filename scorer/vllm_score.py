@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import vllm_error
 from scorer.errors import InvalidValue
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import log_odds
 from scorer.schema import MAX_COUNT, REQUEST_ID, ScoreRequest
 from scorer.score_parts import GivenId, Salt, ScoreUsage, all_scores, refuse_priority, score_usage
-from scorer.service import Dialect
 
 _REQUEST_ID = re.compile(REQUEST_ID)
 
@@ -144,6 +144,7 @@ def _dialect(kind: type[_Options], queries: str, documents: str) -> Dialect[_Opt
         to_request=to_request,
         reply=reply,
         error_form=vllm_error,
+        partial=False,
         salt=lambda spoken: spoken.cache_salt,
     )
 
@@ -177,6 +178,8 @@ def _to_request(spoken: _Options, queries: str, documents: str) -> ScoreRequest:
             limit=len(first),
         )
     limit = spoken.truncate_prompt_tokens
+    if limit == 0:
+        raise InvalidValue("no token is left of a prompt of 0 tokens", field="truncate_prompt_tokens", value=0, limit=1)
     return ScoreRequest(
         queries=list(first),
         documents=list(second),

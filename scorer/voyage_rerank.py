@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from scorer.batch import ScoredBatch
+from scorer.dialect import Dialect
 from scorer.error_forms import WireError
 from scorer.errors import Failure
 from scorer.json_body import StrictDecoder
 from scorer.rerank_parts import ranked_items, relevance_of, rerank_errors, rerank_request
 from scorer.schema import PositiveInt
 from scorer.schema_rerank import Relevance, RerankError
-from scorer.service import Dialect
 
 
 class VoyageRerankRequest(Struct, frozen=True):

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-_STEP = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
+_STEP = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
+"""A field, an element of a list, or ``[...]``: some value of an object whose keys are the caller's."""
 
 
 def look_up(tree: Any, path: str) -> Any:
@@ -16,7 +17,7 @@ def look_up(tree: Any, path: str) -> Any:
     for step in _STEP.finditer(path):
         try:
             tree = tree[step["name"]] if step["name"] is not None else tree[int(step["index"])]
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, ValueError):
             return None
     return tree
 
@@ -40,6 +41,8 @@ def _below(kind: Any, name: str | None) -> list[Any]:
             found += [hints[name]] if name in hints else []
         elif name is None and get_origin(option) in {list, tuple}:
             found += get_args(option)
+        elif name is None and get_origin(option) is dict:
+            found.append(get_args(option)[1])
     return found
 
 

@@ -1,8 +1,9 @@
-"""Check, then time attention on a CUDA device.
+"""Check, then time attention and the whole engine on a CUDA device.
 
-    python -m benchmarks.gpu                  every workload, every method that runs here
-    python -m benchmarks.gpu --only 0.6B      workloads whose model or name contains this
+    python -m benchmarks.gpu                  pairs per second, then every workload and method that runs here
+    python -m benchmarks.gpu --only 0.6B      workloads and models whose name contains this
     python -m benchmarks.gpu --sweep          every launch of the tuning table instead of peers
+    python -m benchmarks.gpu --minutes 30     start nothing new after so long (9)
 
 Exit status: 0 measured; 1 our result is wrong; 2 there is no CUDA device.
 """
@@ -10,6 +11,7 @@ Exit status: 0 measured; 1 our result is wrong; 2 there is no CUDA device.
 from __future__ import annotations
 
 import argparse
+import gc
 import subprocess
 import sys
 import time
@@ -21,15 +23,20 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.check import CheckFailed, Judge
+from benchmarks.gpu.end_to_end import BATCHES, BadScores, Run
 from benchmarks.gpu.methods import CompiledFlex, FlashInfer, Method, PaddedSdpa, SetMethod, Unavailable
+from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.timing import matmul_ceiling, time_in_turns
+from benchmarks.gpu.vllm_method import VllmUnified
 from benchmarks.gpu.workloads import Step, Workload, make_step, workloads
+from engine.config import EngineConfig
 
 if TYPE_CHECKING:
     from kernels.triton.tuning import Launch, LaunchKey
 
 OURS = "triton"
 _DTYPE = torch.bfloat16
+_END_TO_END_REPEATS = 3  # each takes seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,17 +48,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     methods = _launches(device) if options.sweep else _peers(device)
     ceiling = matmul_ceiling(device, _DTYPE, repeats=options.repeats)
     _print_machine(ceiling)
+    deadline = time.monotonic() + options.minutes * 60
     wrong = False
+    if not options.sweep:
+        wrong |= not _end_to_end(options.only, repeats=min(options.repeats, _END_TO_END_REPEATS), deadline=deadline)
     for workload in workloads():
-        if options.only in f"{workload.model} {workload.name}":
-            wrong |= not _run(workload, methods, device, ceiling=ceiling, repeats=options.repeats)
+        if options.only not in f"{workload.model} {workload.name}":
+            continue
+        if time.monotonic() > deadline:
+            print(f"\n{workload.model}: {workload.name}: left out, the {options.minutes:g} minutes are over")
+            continue
+        wrong |= not _run(workload, methods, device, ceiling=ceiling, repeats=options.repeats)
     return 1 if wrong else 0
+
+
+def _end_to_end(only: str, *, repeats: int, deadline: float) -> bool:
+    """Print pairs per second of every model; False when a row has no finite score."""
+    for name, config in MODELS.items():
+        if only not in name:
+            continue
+        if time.monotonic() > deadline:
+            print(f"\n{name}: left out, the time is over")
+            continue
+        print(f"\n## {name}, random weights, bf16, whole engine\n")
+        run = Run(name, config, EngineConfig(device="cuda", step_tokens=16_384, pool_bytes=8 << 30), _DTYPE)
+        try:
+            print("| batch | cold pairs/s | warm pairs/s | device busy, warm |\n|---|---|---|---|")
+            for batch in BATCHES:
+                print(run.measure(batch, repeats=repeats))
+        except BadScores as failure:
+            print(f"- WRONG: {failure}")
+            return False
+        finally:
+            run.close()
+            del run
+            gc.collect()
+            torch.cuda.empty_cache()
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="Check, then time attention.")
     parser.add_argument("--only", default="", help="workloads whose model or name contains this")
     parser.add_argument("--repeats", type=int, default=5, help="blocks of calls per method (5)")
+    parser.add_argument("--minutes", type=float, default=9, help="start nothing new after so long (9)")
     parser.add_argument("--sweep", action="store_true", help="time every launch of the tuning table instead of peers")
     return parser
 
@@ -65,6 +105,7 @@ def _peers(device: torch.device) -> list[Method]:
         CompiledFlex(),
         FlashInfer(cascade=False),
         FlashInfer(cascade=True),
+        VllmUnified(),
     ]
 
 

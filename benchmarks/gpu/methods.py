@@ -76,7 +76,7 @@ class PaddedSdpa:
             + rows * longest * keys_per_row
         )
         _refuse_too_large(num_bytes, step.query.device)
-        at, inside = _row_and_offset(step)
+        at, inside = row_and_offset(step)
         query = _padded(step.query, at, inside, rows=rows, longest=longest)
         prefix_keys, prefix_values = (
             step.prefix(pool).expand(rows, -1, -1, -1) for pool in (step.key_pool, step.value_pool)
@@ -107,7 +107,7 @@ class CompiledFlex:
         if shape.head_dim & (shape.head_dim - 1) or shape.num_heads % shape.num_kv_heads:
             raise Unavailable(f"head size {shape.head_dim} is not a power of two")
         prefix = workload.prefix_tokens
-        row = _row_and_offset(step)[0]
+        row = row_and_offset(step)[0]
 
         def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             own = torch.clamp(key - prefix, min=0)
@@ -180,7 +180,7 @@ class FlashInfer:
         return lambda: wrapper.run(step.query, cache)
 
 
-def _row_and_offset(step: Step) -> tuple[Tensor, Tensor]:
+def row_and_offset(step: Step) -> tuple[Tensor, Tensor]:
     """Of every token: its row, and its place in the row."""
     lengths = torch.tensor(step.workload.row_tokens, device=step.query.device)
     row = torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
@@ -197,7 +197,7 @@ def _padded(packed: Tensor, row: Tensor, inside: Tensor, *, rows: int, longest: 
 
 def _paged(step: Step, pool: Tensor, fresh: Tensor, *, first_page: np.ndarray, page_size: int) -> Tensor:
     """Pages ``[N, H_kv, page_size, D]``: those of the prefix in order, then each row's own."""
-    row, inside = _row_and_offset(step)
+    row, inside = row_and_offset(step)
     prefix = step.prefix(pool).reshape(pool.shape[0], -1, page_size, pool.shape[2]).transpose(0, 1)
     num_own = int(first_page[-1]) + -(-step.workload.row_tokens[-1] // page_size)
     own = pool.new_zeros(num_own, page_size, pool.shape[0], pool.shape[2])

@@ -156,9 +156,9 @@ def load_native_attention(library: ctypes.CDLL) -> NativeAttention | None:
 
 
 def _agrees(attention: NativeAttention) -> bool:
-    """Compare on a prefix of 300 keys in scattered blocks and a row of 40 tokens behind it."""
+    """Compare on a prefix of 300 keys in scattered blocks, not at the start of one, and a row of 40 tokens behind."""
     rng = torch.Generator().manual_seed(0)
-    prefix, tokens, block, group, kv_heads, dim = 300, 40, 16, 3, 2, 80
+    prefix, offset, tokens, block, group, kv_heads, dim = 300, 5, 40, 16, 3, 2, 80
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=rng).bfloat16()
@@ -166,12 +166,12 @@ def _agrees(attention: NativeAttention) -> bool:
     query = random(tokens, kv_heads * group, dim)
     key, value = (random(tokens, kv_heads, dim) for _ in range(2))
     key_pool, value_pool = (random(kv_heads, 40 * block, dim) for _ in range(2))
-    blocks = torch.randperm(40, generator=rng)[: -(-prefix // block)]
+    blocks = torch.randperm(40, generator=rng)[: -(-(offset + prefix) // block)]
     table = SpanTable(
         positions=np.arange(prefix, prefix + tokens, dtype=np.int32),
         query_lo=np.array([0, 0], dtype=np.int32),
         query_hi=np.array([tokens, tokens], dtype=np.int32),
-        key_lo=np.array([0, 0], dtype=np.int32),
+        key_lo=np.array([offset, 0], dtype=np.int32),
         key_tokens=np.array([prefix, tokens], dtype=np.int32),
         key_position=np.array([0, prefix], dtype=np.int32),
         from_pool=np.array([True, False]),
@@ -183,7 +183,7 @@ def _agrees(attention: NativeAttention) -> bool:
     work = cut(table, group=group, kv_heads=kv_heads, num_threads=1)
     got = attention(query, key, value, key_pool, value_pool, work, shape)
 
-    slots = (blocks[:, None] * block + torch.arange(block)).flatten()[:prefix]
+    slots = (blocks[:, None] * block + torch.arange(block)).flatten()[offset : offset + prefix]
     keys, values = (
         torch.cat([pool[:, slots], fresh.transpose(0, 1)], dim=1).float().repeat_interleave(group, dim=0)
         for pool, fresh in ((key_pool, key), (value_pool, value))

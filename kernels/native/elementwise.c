@@ -47,12 +47,13 @@ static inline float exp_approx(float x) {
     return p * scale;
 }
 
-/* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight; rows of x are x_stride apart, rows of out are dense */
-void rms_norm(const bf16 *restrict x, const float *restrict weight, bf16 *restrict out, int64_t rows, int64_t width,
-              int64_t x_stride, float eps) {
+/* out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight. Tokens of x are x_stride apart and hold heads rows each, one after
+ * the other; rows of out are dense. */
+void rms_norm(const bf16 *restrict x, const float *restrict weight, bf16 *restrict out, int64_t rows, int64_t heads,
+              int64_t width, int64_t x_stride, float eps) {
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
     for (int64_t r = 0; r < rows; r++) {
-        const bf16 *from = x + r * x_stride;
+        const bf16 *from = x + r / heads * x_stride + r % heads * width;
         bf16 *to = out + r * width;
         float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -96,6 +97,21 @@ void swiglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t wi
         for (int64_t i = 0; i < width; i++) {
             float value = widen(gate[i]);
             to[i] = narrow(value / (1.0f + exp_approx(-value)) * widen(up[i]));
+        }
+    }
+}
+
+/* out[r] = gelu(gate) * up by the tanh approximation, laid out as for swiglu; 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
+void geglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *gate = x + r * 2 * width, *up = gate + width;
+        bf16 *to = out + r * width;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float value = widen(gate[i]);
+            float twice = 1.59576912f * (value + 0.044715f * value * value * value);
+            to[i] = narrow(value / (1.0f + exp_approx(-twice)) * widen(up[i]));
         }
     }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +16,10 @@ from kernels.native.build import find_library
 _LOG = logging.getLogger(__name__)
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
-    "rms_norm": [_POINTER] * 3 + [_INT] * 3 + [_FLOAT],
+    "rms_norm": [_POINTER] * 3 + [_INT] * 4 + [_FLOAT],
     "add_rms_norm": [_POINTER] * 4 + [_INT] * 3 + [_FLOAT],
     "swiglu": [_POINTER] * 2 + [_INT] * 2,
+    "geglu": [_POINTER] * 2 + [_INT] * 2,
     "rotate": [_POINTER] * 4 + [_INT] * 4,
     "merge": [_POINTER] * 4 + [_INT] * 4,
 }
@@ -42,10 +44,12 @@ class NativeOps:
         self._library = library
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See :meth:`kernels.api.KernelSet.rms_norm`; elements of a row are adjacent, ``weight`` is float32."""
+        """See :meth:`kernels.api.KernelSet.rms_norm`; each token of ``x`` is dense, ``weight`` is float32."""
         out = torch.empty(x.shape, dtype=x.dtype)
-        rows, width = x.shape
-        self._library.rms_norm(x.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, x.stride(0), eps)
+        heads, width = x.shape[1:] if x.dim() == 3 else (1, x.shape[1])
+        self._library.rms_norm(
+            x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x) * heads, heads, width, x.stride(0), eps
+        )
         return out
 
     def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -59,9 +63,17 @@ class NativeOps:
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """See :meth:`kernels.api.KernelSet.swiglu`; ``gate_up`` is dense."""
+        return self._gated(self._library.swiglu, gate_up)
+
+    def geglu(self, gate_up: Tensor) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.geglu`; ``gate_up`` is dense."""
+        return self._gated(self._library.geglu, gate_up)
+
+    @staticmethod
+    def _gated(function: Callable[..., None], gate_up: Tensor) -> Tensor:
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty(rows, width, dtype=gate_up.dtype)
-        self._library.swiglu(gate_up.data_ptr(), out.data_ptr(), rows, width)
+        function(gate_up.data_ptr(), out.data_ptr(), rows, width)
         return out
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -124,6 +136,8 @@ def _agrees(ops: NativeOps) -> bool:
         (stream, grown),
         (ops.rotate(heads, cos, sin), torch.cat(turned, dim=-1)),
         (ops.swiglu(gate_up), F.silu(gate) * up),
+        (ops.geglu(gate_up), F.gelu(gate, approximate="tanh") * up),
+        (ops.rms_norm(heads, weight[:22], 1e-5), F.rms_norm(heads.float(), (22,), weight[:22], 1e-5)),
         (out, merged),
         (lse, total),
     ]

@@ -119,6 +119,11 @@ class TritonKernels:
         self._check_readable(x=x)
         return rotate(x, cos.contiguous(), sin.contiguous())
 
+    def norm_rotate(self, x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
+        checks.check_norm_rotate(x, weight, cos, sin)
+        self._check_readable(x=x, weight=weight)
+        return rotate(x, cos.contiguous(), sin.contiguous(), weight, eps)
+
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
         self._check_readable(gate_up=gate_up)

@@ -183,14 +183,16 @@ def _others(arch: int) -> Iterator[Variant]:
             num_warps=rms_norm.num_warps(width),
             pointers={"weight_ptr": "fp32", "stream_ptr": "fp32"},
         )
-    yield Variant(
-        name="rotate D128",
-        arch=arch,
-        kernel=rotary.rotate_kernel,
-        constants={"HALF": 64, "HALF_PADDED": 64, "HEADS": rotary.HEADS},
-        num_warps=4,
-        pointers={"cos_ptr": "fp32", "sin_ptr": "fp32"},
-    )
+    for name, normed in (("rotate", False), ("norm_rotate", True)):
+        constants = rotary.constants(128, normed=normed)
+        yield Variant(
+            name=f"{name} D128",
+            arch=arch,
+            kernel=rotary.rotate_kernel,
+            constants=constants if normed else {**constants, "weight_ptr": None},
+            num_warps=4,
+            pointers=dict.fromkeys(["cos_ptr", "sin_ptr", "weight_ptr"], "fp32"),
+        )
     yield Variant(name="swiglu", arch=arch, kernel=swiglu.swiglu_kernel, constants={"COLS": swiglu.COLS}, num_warps=4)
     yield Variant(name="geglu", arch=arch, kernel=geglu.geglu_kernel, constants={"COLS": geglu.COLS}, num_warps=4)
     yield Variant(

@@ -62,6 +62,7 @@ class Sent:
     computed_tokens: int = 250
     kept_tokens: int = 200
     evicted_tokens: int = 40
+    generated_tokens: int = 30
     scored: int = 10
     unscored: int = 2
     answered: int = 3
@@ -82,6 +83,7 @@ def send(metrics: Metrics, memo: Memo) -> Sent:
             shared_tokens=sent.shared_tokens,
             computed_tokens=sent.computed_tokens,
             kept_tokens=sent.kept_tokens,
+            generated_tokens=sent.generated_tokens,
         )
     )
     metrics.on_task(TaskStats(task_id="lost", end="fault", num_rows=sent.unscored))

@@ -158,3 +158,28 @@ def test_a_denominator_that_is_not_finite_leaves_only_those_who_asked_for_it_uns
 
 def test_nothing_to_read_is_nothing_to_do(head: Tensor) -> None:
     run([], torch.empty(0, WIDTH), head)
+
+
+def test_all_readouts_of_a_step_come_back_in_one_copy(
+    hidden: Tensor, head: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_for(
+        LabelReadout(label_ids=(7, 3), log_sum_exp=True),
+        LabelReadout(label_ids=(1,)),
+        target(4, 9),
+        LabelReadout(label_ids=(8, 2)),
+    )
+    copies: list[int] = []
+    plain = Tensor.tolist
+
+    def counted(tensor: Tensor) -> object:
+        copies.append(tensor.numel())
+        return plain(tensor)
+
+    places = [[4], [2], [0, 1], [5]]
+    wanted = [reads(state, task, at) for state, at in zip(task.rows, places, strict=True)]
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    run(wanted, hidden, head)
+
+    assert copies == [3 + 2 + 1 + 2 + 2]  # denominators of three rows, then logits
+    assert all(state.outcome is not None for state in task.rows)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,27 +80,28 @@ def as_published(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     return [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).ids]
 
 
-def with_inert_slots(tokenizer: LoadedTokenizer, texts: Sequence[str], specials: Sequence[str]) -> list[int]:
-    """The same where slots hold the strings of special tokens, marked by ``MARK`` and read as plain text."""
-    judge = tokenizer.tokenizer
-    vocabulary = judge.get_vocab()
-    numbers = {text: vocabulary[text] for text in specials}
+def inert_judge(tokenizer: LoadedTokenizer, specials: Sequence[str]) -> Callable[[Sequence[str]], list[int]]:
+    """As ``as_published``, but the strings of special tokens in slots, marked by ``MARK``, are plain text."""
+    vocabulary = tokenizer.tokenizer.get_vocab()
     pattern = re.compile("(" + "|".join(map(re.escape, specials)) + ")")
-    ids: list[int] = []
-    inert = Tokenizer.from_str(judge.to_str())
+    inert = Tokenizer.from_str(tokenizer.tokenizer.to_str())
     inert.add_special_tokens(list(specials))  # a token that is not marked as special would be read all the same
     inert.encode_special_tokens = True
-    for text in texts:
-        for part in pattern.split(text):
-            plain = part.replace(MARK, "")
-            ids += [numbers[part]] if part in numbers else inert.encode(plain, add_special_tokens=False).ids
-    return ids
+
+    def ids(text: str) -> list[int]:
+        if text in specials:
+            return [vocabulary[text]]
+        plain: list[int] = inert.encode(text.replace(MARK, ""), add_special_tokens=False).ids
+        return plain
+
+    return lambda texts: [token for text in texts for part in pattern.split(text) for token in ids(part)]
 
 
 MARK = "\ufdd0"
 """A character of no text: stands inside what looks like a special token in a slot, so that the judge passes it by."""
 
 
+@cache
 def real_qwen3_tokenizer() -> LoadedTokenizer:
     """Qwen3's own tokenizer, or the test is skipped.
 

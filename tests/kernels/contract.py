@@ -198,11 +198,14 @@ class KernelContract:
             torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
             torch.testing.assert_close(wanted, stream + update.float(), rtol=0, atol=0)
 
-    def test_rms_norm_takes_heads(self, rng: torch.Generator) -> None:
-        x, weight = torch.randn(4, 3, 80, generator=rng), torch.randn(80, generator=rng)
-        got = self.kernels.rms_norm(x.to(self.device), weight.to(self.device), 1e-6)
+    def test_rms_norm_takes_heads_and_reads_strided_input(self, rng: torch.Generator) -> None:
+        weight = torch.randn(80, generator=rng)
+        for dtype in self.dtypes:
+            packed = torch.randn(4, 5, 80, generator=rng).to(dtype)
+            got = self.kernels.rms_norm(packed.to(self.device)[:, 1:4], weight.to(self.device), 1e-6)
 
-        close(got, JUDGE.rms_norm(x, weight, 1e-6), torch.float32)
+            assert got.dtype == dtype
+            close(got, JUDGE.rms_norm(packed[:, 1:4], weight, 1e-6), dtype)
 
     @pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(5, 3, 64), (1, 1, 80), (0, 2, 64), (7, 9, 128)])
     def test_rotate_agrees_and_reads_strided_input(
@@ -217,6 +220,27 @@ class KernelContract:
 
             assert got.dtype == dtype
             close(got, wanted, dtype)
+
+    @pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(5, 3, 64), (1, 1, 80), (0, 2, 64), (7, 9, 128)])
+    def test_norm_rotate_is_the_norm_of_each_head_then_the_turn(
+        self, rng: torch.Generator, tokens: int, heads: int, head_dim: int
+    ) -> None:
+        angle = torch.rand(tokens, head_dim // 2, generator=rng) * 6
+        weight = torch.randn(head_dim, generator=rng)
+        for dtype in self.dtypes:
+            packed = (torch.randn(tokens, heads + 2, head_dim, generator=rng) * 3).to(dtype)
+            x = packed[:, 1 : heads + 1].double()
+            normed = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+            wanted = torch.view_as_complex(torch.stack(normed.chunk(2, dim=-1), dim=-1)) * torch.polar(
+                torch.ones_like(angle).double(), angle.double()
+            ).unsqueeze(1)
+            cos, sin = angle.cos().to(self.device), angle.sin().to(self.device)
+            got = self.kernels.norm_rotate(
+                packed.to(self.device)[:, 1 : heads + 1], weight.to(self.device), 1e-6, cos, sin
+            )
+
+            assert got.dtype == dtype
+            close(got, torch.cat([wanted.real, wanted.imag], dim=-1), dtype)
 
     @pytest.mark.parametrize(("tokens", "width"), [(1, 8), (5, 300), (0, 16), (3, 1536)])
     def test_gates_agree(self, rng: torch.Generator, tokens: int, width: int) -> None:

@@ -66,6 +66,14 @@ MUTATIONS = (
         tests=f"{INTERPRETED}/test_tree_attention.py",
         selection="test_split_tiles_merge_to_the_same_result and plain",
     ),
+    Mutation(
+        name="scale the values of a quantised pool by the scales of its keys",
+        module="kernels/triton/tree_attention.py",
+        sound="weights *= tl.load(value_scales_ptr + slot)[None, :]",
+        broken="weights *= tl.load(key_scales_ptr + slot)[None, :]",
+        tests=f"{INTERPRETED}/test_contract.py",
+        selection="test_attend_reads_codes_and_scales and plain and int8",
+    ),
 )
 
 

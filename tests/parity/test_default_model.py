@@ -41,7 +41,7 @@ FLOAT32_TOLERANCE = 1e-4
 # by 0.12 on average and 0.31 at most when it went from float32 to bfloat16, and in bfloat16 by 0.13 and 0.45 between
 # a prompt alone and in a padded batch.
 BFLOAT16_TOLERANCE = 0.5
-BFLOAT16_MEAN_TOLERANCE = 0.1
+BFLOAT16_MEAN_TOLERANCE = 0.12
 
 
 @pytest.fixture(scope="module")

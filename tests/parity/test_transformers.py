@@ -37,6 +37,8 @@ ROTARY_SCALINGS = [
     {**_YARN, "mscale": 1.2, "mscale_all_dim": 0.7, "beta_fast": 8, "beta_slow": 2},
     {**_YARN, "attention_factor": 1.3},
 ]
+# transformers looks for this one beside the records of kinds of layers, not in them
+UNTRUNCATED_YARN = {**_YARN, "truncate": False}
 
 
 def trained_like(**settings: Any) -> LlamaForCausalLM:
@@ -122,6 +124,12 @@ def test_every_rotary_scaling_agrees(tmp_path: Path, family: str, scaling: dict[
     if family == "gemma3":
         parameters = {"full_attention": parameters, "sliding_attention": {"rope_type": "default", "rope_theta": 90.0}}
     model = tiny_model(family, rope_parameters=parameters)
+
+    assert_agreement(model, write_folder(model, tmp_path))
+
+
+def test_yarn_between_whole_pairs_agrees(tmp_path: Path) -> None:
+    model = tiny_model("llama", rope_parameters={"rope_theta": 500.0, **UNTRUNCATED_YARN})
 
     assert_agreement(model, write_folder(model, tmp_path))
 

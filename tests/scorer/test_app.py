@@ -5,52 +5,28 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from litestar.testing import TestClient
 
 from engine.config import EngineConfig
-from scorer.app import build_application, build_service, load_model, load_prompts
+from scorer.app import build_service, load_model
 from scorer.fetch import ModelNotFoundError
 from scorer.metrics import Metrics
-from scorer.model_host import LoadedModel
-from scorer.raw_texts import RawTexts
 from scorer.settings import Settings
-from scorer.text_tokens import TextMemo
 from tests.helpers.adapter_files import every_module, write_adapter
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.llama_files import save_folder, tiny_llama
 from tests.helpers.service import RERANK, SCORE, client_of, sample, service, until
-from tests.helpers.tiny import tiny_checkpoint, tiny_config, tiny_engine
+from tests.helpers.tiny_service import tiny_service
 from tests.helpers.word_tokenizers import loaded
 
 QUERIES = ["what is a tree?", "who is there?", "what is a tree and who is there?"]
 DOCUMENTS = ["a tree is a plant", "nobody is there at all", "a tree is a tree"]
 BODY = {"queries": QUERIES, "documents": DOCUMENTS}
-
-
-@contextmanager
-def tiny_service(**settings: Any) -> Iterator[TestClient[Any]]:
-    """A service whose model is random, so that its scores mean nothing but are those of the engine."""
-    metrics = Metrics()
-    tokenizer, memo = loaded("smollm"), TextMemo(100_000)
-    checkpoint = tiny_checkpoint(tiny_config(vocab_size=tokenizer.vocab_size))
-
-    def load() -> LoadedModel:
-        # one step takes everything: what a chunk boundary stores for a while is not what these tests are about
-        engine = tiny_engine(checkpoint, metrics, step_tokens=4096, num_blocks=2048)  # type: ignore[arg-type]
-        prompts = load_prompts(tokenizer, memo, template=None, chat_format=None)
-        return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), memo=memo, name="tiny")
-
-    application = build_application(Settings(**settings), metrics, load, test=lambda _: None)
-    with client_of(application) as client:
-        yield client
 
 
 def test_metrics_and_replies_tell_the_same_story() -> None:

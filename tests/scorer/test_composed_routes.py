@@ -10,7 +10,7 @@ import pytest
 
 from engine import ScoreTask
 from tests.helpers.fake_engine import FakeEngine
-from tests.helpers.service import SCORE, service
+from tests.helpers.service import RERANK, SCORE, service
 from tests.helpers.word_tokenizers import loaded
 
 LETTER = "The parcel came a week late and the lamp in it was broken."
@@ -436,3 +436,13 @@ def test_usage_of_all_pairs_adds_up_to_that_of_the_batch() -> None:
 
     total = sum(each["usage"]["prompt_tokens"] for each in reply["results"])
     assert total == reply["usage"]["prompt_tokens"] == sum(len(row.tokens) for row in engine.tasks[0].rows)
+
+
+def test_documents_whose_relevance_rounds_to_one_are_ranked_by_their_scores() -> None:
+    engine = FakeEngine()
+    engine.poison = {0: 40.0, 1: 50.0, 2: 45.0}
+    with service(engine, template="bge-reranker-v2-gemma") as client:
+        reply = client.post(RERANK, json={"query": "q", "documents": ["a", "b", "c"]}).json()
+
+    assert [each["relevance_score"] for each in reply["results"]] == [1.0, 1.0, 1.0]
+    assert [each["index"] for each in reply["results"]] == [1, 2, 0]

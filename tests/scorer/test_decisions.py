@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -68,6 +69,18 @@ def test_a_key_parts_the_cache(path: str, body: dict[str, Any], name: str) -> No
         ]
 
     assert [tokens > 0 for tokens in cached] == [False, False, True, False]
+
+
+def test_the_choice_is_the_most_probable_option() -> None:
+    choices = [{"value": "a"}, {"value": "b"}, {"value": False}]
+    questions = [{"type": "choice", "instructions": f"{number}?", "choices": choices} for number in range(6)]
+    with service() as client:
+        answers = client.post("/v1/decisions", json=DECISIONS | {"questions": questions}).json()["answers"]
+
+    for answer in answers:
+        best = max(answer["probabilities"], key=lambda each: each["probability"])
+        assert answer["choice"] == best["value"]
+    assert len({json.dumps(answer["choice"]) for answer in answers}) > 1
 
 
 def test_control_tokens_cannot_come_from_a_text_or_a_question() -> None:

@@ -70,7 +70,8 @@ def expected(placeholder: re.Match[str], judged: list[dict[str, Any]]) -> float:
     result = judged[int(placeholder["index"])]
     score, labels, mass = float(result["score"]), result.get("labels", {}), result.get("label_mass", 1.0)
     relevance = score if labels else math.exp(score)
-    named = sum(labels[label] for label in (placeholder["labels"] or "").split("+") if label)
+    answers = (placeholder["labels"] or "").split("|")
+    named = max(sum(labels[label] for label in answer.split("+") if label) for answer in answers)
     match placeholder["kind"]:
         case "relevance":
             return relevance

@@ -15,7 +15,7 @@ from scorer.json_body import StrictDecoder
 from scorer.openapi import OPERATIONS, encoded_document, openapi_document
 from scorer.openapi_operations import Spoken
 from scorer.probes import Info, Liveness, ModelList, Readiness
-from scorer.schema import ScoreResponse
+from scorer.schema import ItemResult, ScoreResponse, StreamEnd
 from scorer.schema_rerank import RerankResponse
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, fake_application, service
@@ -128,3 +128,16 @@ def test_the_document_and_its_page_are_served_without_any_outside_link() -> None
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert not re.findall(r"(?:https?:)?//[a-z]", page.text.replace("// Everything", "").replace("// `code`", ""))
+
+
+def test_the_examples_of_lines_are_served_and_answered_as_declared() -> None:
+    lines = OPERATIONS[0].lines
+    assert lines is not None
+    headers = {"content-type": "application/x-ndjson", "accept": "application/x-ndjson"}
+    with service() as client:
+        reply = client.post(SCORE, content=lines.sent, headers=headers)
+
+    for text in (reply.text, lines.answered):
+        *results, end = map(json.loads, text.splitlines())
+        assert msgspec.to_builtins(msgspec.convert(end, StreamEnd)) == end
+        assert all(msgspec.to_builtins(msgspec.convert(each, ItemResult)) == each for each in results)

@@ -148,6 +148,42 @@ def test_a_prompt_that_is_too_long_is_cut_by_vllm_and_refused_by_sglang() -> Non
     assert "400 tokens, the limit is 300" in refused.json()["message"]
 
 
+@pytest.mark.parametrize("labels", [list(range(1025)), [[7], list(range(1025))]])
+def test_sglang_takes_so_many_labels_and_no_more(labels: list[Any]) -> None:
+    body = {"query": [1], "items": [[2], [3]]}
+    with service(FakeEngine(vocab_size=2000)) as client:
+        refused = client.post("/v1/score", json=body | {"label_token_ids": labels})
+        served = client.post("/v1/score", json=body | {"label_token_ids": list(range(1024))})
+
+    assert (refused.status_code, refused.json()["object"]) == (400, "error")
+    assert refused.json()["param"].startswith("label_token_ids")
+    assert [len(row) for row in served.json()["scores"]] == [1024, 1024]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/score", {"text_1": "what?", "text_2": ["a tree", LONG]}),
+        ("/predict", {"inputs": [["what?", "a tree"], ["what?", LONG]], "truncate": False}),
+        ("/rerank", {"query": "what?", "texts": ["a tree", LONG], "truncate": False}),
+    ],
+)
+def test_nothing_is_run_for_a_request_that_is_refused_for_one_of_its_pairs(path: str, body: dict[str, Any]) -> None:
+    engine = FakeEngine(max_row_tokens=300)
+    reply = post(path, body, engine)
+
+    assert reply.status_code in {400, 422}
+    assert engine.tasks == []
+
+
+def test_a_template_with_one_label_predicts_that_label() -> None:
+    with service(FakeEngine(), template="bge-reranker-v2-gemma@1") as client:
+        (prediction,) = client.post("/predict", json={"inputs": ["what?", "a tree"]}).json()
+        relevance = client.post("/score", json={"text_1": "what?", "text_2": "a tree"}).json()["data"][0]["score"]
+
+    assert prediction == {"score": relevance, "label": "Yes"}
+
+
 def test_vllm_cuts_documents_only_if_it_is_told_to() -> None:
     engine = FakeEngine(max_row_tokens=300)
     body = {"text_1": "what?", "text_2": ["a tree", LONG]}
@@ -163,7 +199,7 @@ def test_vllm_cuts_documents_only_if_it_is_told_to() -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text_2[1]")
     assert (cut.status_code, shorter.status_code) == (200, 200)
     assert left.status_code == 400
-    _, longest, longest_asked, _ = (max(len(row.tokens) for row in task.rows) for task in engine.tasks)
+    longest, longest_asked = (max(len(row.tokens) for row in task.rows) for task in engine.tasks)
     assert 250 < longest <= 300
     assert 50 < longest_asked <= 60
 

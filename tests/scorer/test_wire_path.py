@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from scorer.schema import ScoreRequest
@@ -15,6 +16,7 @@ from scorer.wire_path import allowed_values, look_up
         ("a[0].b[1]", 2),
         ("a[0]", {"b": [1, 2]}),
         ("a[3]", None),
+        ("a[...]", None),
         ("a.b", None),
         ("x", None),
         ("", ...),
@@ -38,3 +40,22 @@ def test_looks_up_what_a_path_leads_to(path: str, value: Any) -> None:
 )
 def test_finds_the_literals_of_a_field(path: str, values: list[str]) -> None:
     assert allowed_values(ScoreRequest, path) == values
+
+
+class Cat(msgspec.Struct, tag_field="kind", tag="cat"):
+    mood: Literal["good", "bad"]
+
+
+class Dog(msgspec.Struct, tag_field="kind", tag="dog"):
+    mood: Literal["fine"]
+
+
+class Zoo(msgspec.Struct):
+    named: dict[str, Cat | Dog]
+
+
+@pytest.mark.parametrize(
+    ("path", "values"), [("named[...].kind", ["cat", "dog"]), ("named[...].mood", ["good", "bad", "fine"])]
+)
+def test_goes_through_objects_with_keys_of_the_callers_and_finds_tags(path: str, values: list[str]) -> None:
+    assert allowed_values(Zoo, path) == values

@@ -61,3 +61,22 @@ class Cascade(Rows):
 
 def module() -> types.SimpleNamespace:
     return types.SimpleNamespace(BatchPrefillWithPagedKVCacheWrapper=Rows, MultiLevelCascadeAttentionWrapper=Cascade)
+
+
+def unified_attention(**arguments: Any) -> None:
+    """What vLLM's function of this name is documented to do, one sequence at a time."""
+    starts, lengths = arguments["cu_seqlens_q"].tolist(), arguments["seqused_k"].tolist()
+    assert arguments["causal"]
+    assert arguments["window_size"] == (-1, -1)
+    assert arguments["max_seqlen_q"] == max(hi - lo for lo, hi in pairwise(starts))
+    assert arguments["max_seqlen_k"] == max(lengths)
+    for row, (lo, hi) in enumerate(pairwise(starts)):
+        pages = arguments["block_table"][row].long()
+        keys, values = (arguments[half][pages].flatten(0, 1)[: lengths[row]] for half in ("k", "v"))
+        own = torch.arange(hi - lo) + lengths[row] - (hi - lo)
+        query = arguments["q"][lo:hi]
+        arguments["out"][lo:hi] = attend(query, keys, values, arguments["softmax_scale"], hidden_after=own)
+
+
+def vllm_module() -> types.SimpleNamespace:
+    return types.SimpleNamespace(unified_attention=unified_attention)

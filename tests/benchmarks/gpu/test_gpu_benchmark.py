@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -18,6 +19,7 @@ from benchmarks.gpu import methods
 from benchmarks.gpu.check import CheckFailed, Judge
 from benchmarks.gpu.methods import CompiledFlex, FlashInfer, Method, PaddedSdpa, SetMethod, Unavailable
 from benchmarks.gpu.timing import Times
+from benchmarks.gpu.vllm_method import VllmUnified
 from benchmarks.gpu.workloads import HEADS, Step, Workload, make_step, workloads
 from kernels.checks import check_span_table
 from kernels.reference import ReferenceKernels
@@ -90,6 +92,24 @@ def test_flashinfer_gets_page_tables_that_mean_the_step(
     assert Judge(made).check(FlashInfer(cascade=cascade).prepare(made)()) < 1e-5
 
 
+@pytest.mark.parametrize("place", ["vllm.v1.attention.ops", "vllm.attention.ops"])
+@pytest.mark.parametrize("prefix_tokens", [0, 8, 48, 200])
+def test_vllm_gets_pages_that_mean_the_step(monkeypatch: pytest.MonkeyPatch, place: str, prefix_tokens: int) -> None:
+    def found(_: str) -> object:
+        return object()
+
+    def load(name: str) -> object:
+        if name != f"{place}.triton_unified_attention":
+            raise ModuleNotFoundError(name)
+        return paged_stand_in.vllm_module()
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+    monkeypatch.setattr(importlib, "import_module", load)
+    made = step(small(prefix_tokens, (5, 1, 17, 16)))
+
+    assert Judge(made).check(VllmUnified().prepare(made)()) < 1e-5
+
+
 def test_a_kernel_set_agrees_with_the_judge() -> None:
     made = step()
     method: Method = SetMethod("reference", ReferenceKernels())
@@ -155,10 +175,29 @@ def test_a_wrong_result_of_ours_is_not_timed_and_fails(capsys: pytest.CaptureFix
     assert "TFLOP/s" not in capsys.readouterr().out
 
 
-@pytest.mark.skipif(importlib.util.find_spec("flashinfer") is not None, reason="flashinfer is installed")
-def test_a_peer_that_is_not_installed_says_so() -> None:
-    with pytest.raises(Unavailable, match="flashinfer is not installed"):
-        FlashInfer(cascade=True).prepare(step())
+@pytest.mark.parametrize("package", ["flashinfer", "vllm"])
+def test_a_peer_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    def none(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", none)
+    peer: Method = FlashInfer(cascade=True) if package == "flashinfer" else VllmUnified()
+    with pytest.raises(Unavailable, match=f"{package} is not installed"):
+        peer.prepare(step())
+
+
+def test_a_vllm_whose_kernel_has_moved_says_where_it_was_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(_: str) -> object:
+        return object()
+
+    def moved(name: str) -> object:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+    monkeypatch.setattr(importlib, "import_module", moved)
+
+    with pytest.raises(Unavailable, match=r"vllm has none of vllm\.v1\.attention\.ops\.triton_unified_attention, vllm"):
+        VllmUnified().prepare(step())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")

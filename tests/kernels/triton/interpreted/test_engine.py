@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import engine.device
+from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.records import LabelOutcome, LikelihoodOutcome, Row, ScoreResult
 from engine.runner import EngineThread
 from kernels.api import KernelSet
 from kernels.reference import ReferenceKernels
 from kernels.triton import TritonKernels
+from tests.helpers.families import tiny_model
 from tests.helpers.tiny import running, score, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.tries import make_row
 
 VOCABULARY = 97
 
 
-def engine_on(kernels: KernelSet, monkeypatch: pytest.MonkeyPatch, *, step_tokens: int) -> EngineThread:
+def engine_on(
+    kernels: KernelSet, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, *, step_tokens: int
+) -> EngineThread:
     def load(_name: str, _device: torch.device) -> KernelSet:
         return kernels
 
     monkeypatch.setattr(engine.device, "load_kernels", load)
-    return tiny_engine(tiny_checkpoint(tiny_config()), step_tokens=step_tokens)
+    return tiny_engine(checkpoint, step_tokens=step_tokens)
 
 
 def batches() -> list[list[Row]]:
@@ -50,11 +56,22 @@ def numbers(result: ScoreResult) -> list[float]:
     return found
 
 
+def checkpoint_of(family: str | None, folder: Path) -> Checkpoint:
+    if family is None:
+        return tiny_checkpoint(tiny_config())
+    tiny_model(family).save_pretrained(folder)
+    return load_checkpoint(folder, torch.float32)
+
+
 @pytest.mark.parametrize("step_tokens", [16, 256])
-def test_scores_agree_with_the_judge_cold_warm_and_in_chunks(monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
+@pytest.mark.parametrize("family", [None, "qwen3", "gemma2", "gemma3"])
+def test_scores_agree_with_the_judge_cold_warm_and_in_chunks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str | None, step_tokens: int
+) -> None:
+    checkpoint = checkpoint_of(family, tmp_path)
     results = []
     for kernels in (ReferenceKernels(), TritonKernels("cpu")):
-        with running(engine_on(kernels, monkeypatch, step_tokens=step_tokens)) as running_engine:
+        with running(engine_on(kernels, checkpoint, monkeypatch, step_tokens=step_tokens)) as running_engine:
             results.append([score(running_engine, rows) for rows in batches()])
 
     for judged, ours in zip(*results, strict=True):
