@@ -44,7 +44,7 @@ class GenerateRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         float, Meta(ge=0.0, le=100.0, description="Divides the logits. 0: the most probable token each time.")
     ] = 0.0
     top_p: Annotated[
-        float, Meta(gt=0.0, le=1.0, description="Draw from the most probable tokens that reach this share.")
+        float, Meta(ge=1e-6, le=1.0, description="Draw from the most probable tokens that reach this share.")
     ] = 1.0
     top_k: Annotated[
         int, Meta(ge=0, le=2**31 - 1, description="Draw from so many of the most probable tokens. 0: all.")
