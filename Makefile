@@ -1,5 +1,6 @@
 # Needs Debian (or alike) with python3 >= 3.11, python3-venv and make. Everything else goes into .venv.
-# pip reads its usual PIP_* variables, for example PIP_INDEX_URL for a mirror or for CPU-only wheels of torch.
+# pip reads its usual PIP_* variables, for example PIP_INDEX_URL for a mirror or for CPU-only wheels of torch. The environments
+# of `make clients` and `make conformance` are made by uv, which reads UV_* instead, such as UV_DEFAULT_INDEX.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -18,7 +19,7 @@ demo: model  ## start the service on the small default model, score, print what 
 model: $(STAMP)  ## fetch the default model, once
 	$(BIN)/scorer fetch
 
-check: lint test  ## all that a change must pass; what CI runs
+check: lint test  ## all that a change must pass; CI also makes conformance and clients
 
 lint: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

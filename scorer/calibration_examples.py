@@ -38,10 +38,10 @@ def answers_of(
         EvalSetError: the set cannot be read.
         CalibrationError: no question was answered.
     """
-    label_set = read_label_set(folder)
+    label_set = read_label_set(folder).first(num_queries)
     templates: list[str] = []
     answers = answer_questions(
-        label_set.documents[:num_queries],
+        label_set.documents,
         lambda request: score_now(request, model),
         form=form,
         debias="none",

@@ -6,7 +6,7 @@ The form is described in ``docs/label-sets.md``.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -44,6 +44,10 @@ class LabelSet:
 
     name: str
     documents: tuple[LabelledDocument, ...]
+
+    def first(self, num_documents: int | None) -> LabelSet:
+        """The set with its first documents only; None: all."""
+        return replace(self, documents=self.documents[:num_documents])
 
     @property
     def questions(self) -> list[LabelQuestion]:

@@ -40,8 +40,8 @@ class PromptCatalogue:
         """The builder for a request.
 
         Args:
-            name: ``name`` or ``name@version``; None: the default if it suits, otherwise the first
-                general template that does.
+            name: ``name`` or ``name@version``; None: the default if it reads what is wanted and asks
+                for these labels, otherwise the first general template that does.
             readout: What has to be read; None: whatever the template says.
             labels: Labels of the request's own.
             options: Whether the query has options to choose from.
@@ -50,14 +50,18 @@ class PromptCatalogue:
             InvalidValue: there is no such template, or it is read in another way.
         """
         if name is None:
-            if _reads(self.default.template, readout, options=options):
-                return self.default
-            for builder in self._general():
-                template = builder.template
-                if _reads(template, readout, options=options) and (options or _speaks_of(template, labels)):
-                    return builder
-            wanted = "options" if options else readout
-            raise InvalidValue(f"no template is read as {wanted}; there are {', '.join(self.names)}", field="template")
+            reading = [
+                builder
+                for builder in (self.default, *self._general())
+                if _reads(builder.template, readout, options=options)
+            ]
+            if not reading:
+                wanted = "options" if options else readout
+                raise InvalidValue(
+                    f"no template is read as {wanted}; there are {', '.join(self.names)}", field="template"
+                )
+            asking = (builder for builder in reading if options or _speaks_of(builder.template, labels))
+            return next(asking, reading[0])
         named = [builder for builder in self.builders if name in (builder.template.name, builder.template.id)]
         if not named:
             raise InvalidValue(f"no template has this name; there are {', '.join(self.names)}", field="template")

@@ -119,11 +119,11 @@ def _token_ids(request: PromptRequest, texts: RawTexts) -> Iterator[tuple[TokenI
         return
     encoded = _encode_apart([request.query, *request.items], texts)
     query, items = encoded[0], encoded[1:]
-    if isinstance(request.query, str):
-        query = np.concatenate([lead, query])
+    if not isinstance(request.query, str):
+        lead = lead[:0]  # whoever gives token ids gives all of them
     for item in items:
         head, tail = (item, query) if request.item_first else (query, item)
-        yield np.concatenate([head, tail]), len(head)
+        yield np.concatenate([lead, head, tail]), len(lead) + len(head)
 
 
 def _encode_apart(parts: Sequence[TextOrIds], texts: RawTexts) -> list[TokenIds]:

@@ -28,7 +28,7 @@ class Header(msgspec.Struct, frozen=True):
     """What made the file. Results of different headers are never mixed in one file.
 
     ``template_sha256`` tells two versions of a template file apart that both call themselves
-    ``template``.
+    ``template``; ``calibration`` is ``name@version``.
     """
 
     format: str
@@ -38,6 +38,7 @@ class Header(msgspec.Struct, frozen=True):
     template_sha256: str
     dtype: str
     max_document_tokens: int | None
+    calibration: str | None = None
 
 
 class _Done(msgspec.Struct, frozen=True):

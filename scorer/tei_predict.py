@@ -29,7 +29,7 @@ class TeiPredictRequest(Struct, frozen=True):
 
     inputs: Annotated[
         str | Inputs,
-        Meta(description="`[query, document]`, or a list of such pairs. A text alone has nothing to be judged by."),
+        Meta(description="`[query, document]` or a list of such pairs. A text alone is a document without a query."),
     ]
     truncate: Annotated[
         bool | None, Meta(description="Cut documents that do not fit (also null). `false`: such a pair is an error.")
@@ -78,13 +78,16 @@ def tei_predict_dialect() -> Dialect[TeiPredictRequest]:
 def _to_request(spoken: TeiPredictRequest) -> ScoreRequest:
     check_alike(spoken.inputs, "inputs")
     pairs = spoken.texts
-    for index, texts in enumerate(pairs):
-        if len(texts) != 2:
-            field = "inputs" if spoken.batch is None else f"inputs[{index}]"
-            raise InvalidValue("a pair is wanted: query, document", field=field, value=len(texts), limit=2)
+    if len(pairs[0]) > 2:  # of a batch, the decoder has counted
+        raise InvalidValue(
+            "one text or a pair is wanted; several stand in lists of their own",
+            field="inputs",
+            value=len(pairs[0]),
+            limit=2,
+        )
     return ScoreRequest(
-        queries=[query for query, _ in pairs],
-        documents=[document for _, document in pairs],
+        queries=["" if len(texts) == 1 else texts[0] for texts in pairs],
+        documents=[texts[-1] for texts in pairs],
         pairs=[(index, index) for index in range(len(pairs))],
         readout=ReadoutSpec(kind="labels"),
         truncate="document" if spoken.cuts else "error",

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -210,13 +211,16 @@ def _copy(tokenizer: Tokenizer, controls: Controls) -> Tokenizer:
         copy.normalizer = tokenizer.normalizer
     if tokenizer.pre_tokenizer is not None:
         copy.pre_tokenizer = tokenizer.pre_tokenizer
+
+    def is_control(token: AddedToken) -> bool:
+        return token.special or (controls is not None and token.content in controls)
+
     added = tokenizer.get_added_tokens_decoder()
-    for number in sorted(added):  # ids are given in the order of adding
-        token: AddedToken = added[number]
-        if token.special or (controls is not None and token.content in controls):
-            copy.add_special_tokens([token])
-        else:
-            copy.add_tokens([token])
+    in_order = [added[number] for number in sorted(added)]  # ids are given in the order of adding
+    # in runs, because each call makes the search for added tokens anew, and some models have thousands
+    for control, run in groupby(in_order, key=is_control):
+        (copy.add_special_tokens if control else copy.add_tokens)(list(run))
+    for number, token in added.items():
         assert copy.token_to_id(token.content) == number, "the library numbers added tokens in the order of adding"
     copy.encode_special_tokens = controls is not None
     return copy

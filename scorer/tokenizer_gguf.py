@@ -1,17 +1,18 @@
-"""A byte-level BPE tokenizer, rebuilt from the metadata of a GGUF file."""
+"""The tokenizer of a GGUF file, rebuilt from its metadata; byte-level BPE here, SentencePiece beside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from engine import CheckpointError
+from scorer.gguf_vocabulary import read_texts, read_vocabulary
+from scorer.tokenizer_spm import sentencepiece_from_gguf
 
 # The words of Llama 3 and of Qwen 2 differ in how many digits stay together.
 _LLAMA3_WORDS: Final = (
@@ -19,14 +20,6 @@ _LLAMA3_WORDS: Final = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2_WORDS: Final = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
-
-
-class _TokenType(IntEnum):
-    """Values of ``tokenizer.ggml.token_type``."""
-
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +68,34 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], source: str) -> Tokenize
     Raises:
         CheckpointError: the file holds another kind of tokenizer, or its fields do not fit.
     """
-    family = _family(metadata, source)
-    tokens, types = _strings(metadata, "tokens", source), metadata.get("tokenizer.ggml.token_type")
-    if not isinstance(types, list) or len(types) != len(tokens):
-        got = f"{len(types)} entries" if isinstance(types, list) else "missing"
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind not in _KINDS:
         raise CheckpointError(
-            f"{source}: tokenizer.ggml.token_type is {got}; one for each of {len(tokens)} tokens is needed"
+            f"{source}: tokenizer.ggml.model is {kind!r}; byte-level BPE ('gpt2') and SentencePiece BPE ('llama') "
+            "can be rebuilt. Put the tokenizer.json of the model into a folder beside the file and pass the folder"
         )
-    vocabulary = {token: number for number, token in enumerate(tokens) if types[number] != _TokenType.UNUSED}
-    merges = [_pair(merge, source) for merge in _strings(metadata, "merges", source)]
+    tokenizer = _KINDS[kind](metadata, source)
+    _add_bos(tokenizer, metadata, source)
+    return tokenizer
+
+
+def _add_bos(tokenizer: Tokenizer, metadata: Mapping[str, object], source: str) -> None:
+    """Put BOS before texts that are encoded with special tokens, if the file says so.
+
+    A SentencePiece model that says nothing does.
+    """
+    bos = gguf_token(metadata, "bos", source)
+    default = metadata.get("tokenizer.ggml.model") == "llama"
+    if metadata.get("tokenizer.ggml.add_bos_token", default) is True and bos is not None:
+        special_tokens = [(bos, tokenizer.token_to_id(bos))]
+        tokenizer.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=special_tokens)
+
+
+def _byte_level(metadata: Mapping[str, object], source: str) -> Tokenizer:
+    family, vocabulary = _family(metadata, source), read_vocabulary(metadata, source)
+    merges = [_pair(merge, source) for merge in read_texts(metadata, "merges", source)]
     try:
-        model = BPE(vocab=vocabulary, merges=merges, ignore_merges=family.whole_words)
+        model = BPE(vocab=vocabulary.usable(), merges=merges, ignore_merges=family.whole_words)
     except Exception as error:  # the extension raises Exception itself
         raise CheckpointError(f"{source}: the tokenizer's merges do not fit its vocabulary: {error}") from error
     tokenizer = Tokenizer(model)
@@ -93,24 +103,14 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], source: str) -> Tokenize
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = family.pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
-    for kind, special in ((_TokenType.CONTROL, True), (_TokenType.USER_DEFINED, False)):
-        tokenizer.add_tokens(
-            [
-                AddedToken(token, special=special, normalized=False)
-                for token, number in vocabulary.items()
-                if types[number] == kind
-            ]
-        )
-    _add_bos(tokenizer, metadata, source)
+    vocabulary.add_whole_tokens(tokenizer)
     return tokenizer
 
 
-def _add_bos(tokenizer: Tokenizer, metadata: Mapping[str, object], source: str) -> None:
-    """Put BOS before texts that are encoded with special tokens, if the file says so."""
-    bos = gguf_token(metadata, "bos", source)
-    if metadata.get("tokenizer.ggml.add_bos_token") is True and bos is not None:
-        special_tokens = [(bos, tokenizer.token_to_id(bos))]
-        tokenizer.post_processor = TemplateProcessing(single=[bos, "$A"], special_tokens=special_tokens)
+_KINDS: Final[Mapping[object, Callable[[Mapping[str, object], str], Tokenizer]]] = {
+    "gpt2": _byte_level,
+    "llama": sentencepiece_from_gguf,
+}
 
 
 def gguf_token(metadata: Mapping[str, object], role: str, source: str) -> str | None:
@@ -122,29 +122,17 @@ def gguf_token(metadata: Mapping[str, object], role: str, source: str) -> str | 
     number = metadata.get(f"tokenizer.ggml.{role}_token_id")
     if number is None:
         return None
-    tokens = _strings(metadata, "tokens", source)
+    tokens = read_texts(metadata, "tokens", source)
     if not isinstance(number, int) or not 0 <= number < len(tokens):
         raise CheckpointError(f"{source}: tokenizer.ggml.{role}_token_id is {number!r}; there are {len(tokens)} tokens")
     return tokens[number]
 
 
 def _family(metadata: Mapping[str, object], source: str) -> _Family:
-    if (model := metadata.get("tokenizer.ggml.model")) != "gpt2":
-        raise CheckpointError(
-            f"{source}: tokenizer.ggml.model is {model!r}; only byte-level BPE ('gpt2') can be rebuilt. "
-            "Put the tokenizer.json of the model into a folder beside the file and pass the folder"
-        )
     name = metadata.get("tokenizer.ggml.pre")
     if not isinstance(name, str) or name not in _FAMILIES:
         raise CheckpointError(f"{source}: tokenizer.ggml.pre is {name!r}; supported: {', '.join(_FAMILIES)}")
     return _FAMILIES[name]
-
-
-def _strings(metadata: Mapping[str, object], field: str, source: str) -> list[str]:
-    values = metadata.get(f"tokenizer.ggml.{field}")
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise CheckpointError(f"{source}: tokenizer.ggml.{field} is missing or no list of texts")
-    return values
 
 
 def _pair(merge: str, source: str) -> tuple[str, str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,17 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from scorer.batch import ScoredBatch
     from scorer.label_report import LabelReport
     from scorer.label_run import AnswerForm, Debiased
-    from scorer.label_sets import LabelSet
-    from scorer.model_host import LoadedModel
     from scorer.ranking_report import EvalReport
-    from scorer.ranking_run import Tally
-    from scorer.ranking_sets import RankingSet
-    from scorer.schema import ScoreRequest
 
 
 _RANKING_TOKENS = 300
@@ -103,6 +93,7 @@ def command(
     """
     from engine import EngineError
     from scorer.errors import Refusal
+    from scorer.eval_labels import evaluate_labels
     from scorer.label_report import format_label_report
     from scorer.label_sets import is_label_set, read_label_set
     from scorer.offline_model import NoModel, offline_model
@@ -113,15 +104,24 @@ def command(
     report: LabelReport | EvalReport
     try:
         if is_label_set(set_dir):
-            label_set = _first(read_label_set(set_dir), num_queries)
+            label_set = read_label_set(set_dir).first(num_queries)
             with offline_model(os.environ, model=model, template=template) as loaded:
-                report = _evaluate_labels(label_set, loaded, form, debias, question, max_document_tokens)
+                report = evaluate_labels(
+                    label_set,
+                    loaded,
+                    form=form,
+                    debias=debias,
+                    question=question,
+                    max_document_tokens=max_document_tokens,
+                )
             shown = format_label_report(report)
         else:
             _require_extra()
+            from scorer.eval_ranking import evaluate_ranking
+
             ranking_set = read_ranking_set(set_dir)
             with offline_model(os.environ, model=model, template=template) as loaded:
-                report = _evaluate(
+                report = evaluate_ranking(
                     ranking_set,
                     loaded,
                     max_document_tokens=max_document_tokens or _RANKING_TOKENS,
@@ -150,135 +150,3 @@ def _write(report: LabelReport | EvalReport, json_file: Path | None) -> None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     except OSError as error:
         raise click.ClickException(f"{json_file} cannot be written: {error.strerror}") from error
-
-
-def _first(label_set: LabelSet, num_documents: int | None) -> LabelSet:
-    from dataclasses import replace
-
-    return replace(label_set, documents=label_set.documents[:num_documents])
-
-
-@contextmanager
-def _counting(total: int, name: str, unit: str) -> Iterator[tuple[Tally, Callable[[ScoredBatch], None]]]:
-    """A tally, and what adds a batch to it while a bar shows how far it has come."""
-    from tqdm import tqdm
-
-    from scorer.ranking_run import Tally
-    from scorer.token_shares import format_shares
-
-    tally = Tally()
-    with tqdm(total=total, unit=unit, desc=name) as bar:
-
-        def count(batch: ScoredBatch) -> None:
-            tally.add(batch)
-            bar.set_postfix_str(format_shares(tally.usage), refresh=False)
-            bar.update(len(batch.items))
-
-        yield tally, count
-
-
-def _evaluate_labels(
-    label_set: LabelSet,
-    model: LoadedModel,
-    form: AnswerForm,
-    debias: Debiased,
-    question: str | None,
-    max_document_tokens: int | None,
-) -> LabelReport:
-    from scorer.label_eval import judge_answers
-    from scorer.label_report import LabelReport
-    from scorer.label_run import DEFAULT_QUESTION, answer_questions
-    from scorer.offline import score_now
-
-    questions = label_set.questions
-    rows = []
-    names: dict[Debiased, str] = {"none": "as listed", debias: f"{debias}, averaged"}
-    calibrations: set[str | None] = set()
-    with _counting(len(names) * len(questions), label_set.name, "answer") as (tally, count):
-
-        def score(request: ScoreRequest) -> ScoredBatch:
-            batch = score_now(request, model)
-            calibrations.add(batch.plan.calibration)
-            return batch
-
-        started = time.monotonic()
-        for orders, name in names.items():
-            answers = answer_questions(
-                label_set.documents,
-                score,
-                form=form,
-                debias=orders,
-                question=question or DEFAULT_QUESTION,
-                max_document_tokens=max_document_tokens,
-                on_batch=count,
-            )
-            if answers:
-                rows.append(judge_answers(name, answers))
-        seconds = time.monotonic() - started
-    info = model.engine.info
-    return LabelReport(
-        label_set=label_set.name,
-        model=model.name,
-        revision=info.revision,
-        dtype=info.dtype,
-        kernels=info.kernels,
-        form=form,
-        calibration=next(iter(calibrations), None),
-        num_documents=len(label_set.documents),
-        num_questions=len(questions),
-        max_document_tokens=max_document_tokens,
-        constant_accuracy=label_set.constant_accuracy,
-        rows=tuple(rows),
-        tally=tally,
-        seconds=seconds,
-    )
-
-
-def _evaluate(
-    ranking_set: RankingSet,
-    model: LoadedModel,
-    *,
-    max_document_tokens: int,
-    depth: int,
-    weights: tuple[float, ...],
-    num_queries: int | None,
-) -> EvalReport:
-    from scorer.bm25 import bm25_scores
-    from scorer.offline import score_now
-    from scorer.ranking_eval import evaluate
-    from scorer.ranking_report import EvalReport
-    from scorer.ranking_run import first_candidates, score_candidates
-
-    queries = first_candidates(ranking_set.queries[:num_queries], depth)
-    num_pairs = sum(len(query.candidates) for query in queries)
-    with _counting(num_pairs, ranking_set.name, "pair") as (tally, count):
-        started = time.monotonic()
-        scores = score_candidates(
-            queries,
-            ranking_set.documents,
-            lambda request: score_now(request, model),
-            max_document_tokens=max_document_tokens,
-            on_batch=count,
-        )
-        seconds = time.monotonic() - started
-    lexical = bm25_scores(ranking_set)
-    info = model.engine.info
-    return EvalReport(
-        ranking_set=ranking_set.name,
-        model=model.name,
-        revision=info.revision,
-        template=model.prompts.default.template.id,
-        dtype=info.dtype,
-        kernels=info.kernels,
-        num_documents=len(ranking_set.documents),
-        depth=depth,
-        max_document_tokens=max_document_tokens,
-        tally=tally,
-        seconds=seconds,
-        evaluation=evaluate(
-            queries,
-            model=scores,
-            lexical={query.id: lexical[query.id][:depth] for query in queries},
-            weights=weights,
-        ),
-    )

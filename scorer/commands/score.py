@@ -99,6 +99,7 @@ def _score(
         template_sha256=_template_hash(model.prompts.default),
         dtype=info.dtype,
         max_document_tokens=max_document_tokens,
+        calibration=model.calibration.id if model.calibration else None,
     )
     with (
         ResultFile(output, header) as results,

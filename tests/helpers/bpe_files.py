@@ -100,7 +100,12 @@ def write_tokenizer_gguf(path: Path, tokenizer: Tokenizer, pre: str, /, **fields
         "merges": [" ".join(pair) for pair in state["model"]["merges"]],
         "bos_token_id": vocabulary["<|start|>"],
         "eos_token_id": vocabulary["<|end|>"],
-    } | fields
+    }
+    return write_tokenizer_metadata(path, metadata | fields)
+
+
+def write_tokenizer_metadata(path: Path, metadata: dict[str, Any]) -> Path:
+    """A GGUF file without tensors, with these fields below ``tokenizer.ggml``."""
     writer = GGUFWriter(path, "llama")
     for name, value in metadata.items():
         if isinstance(value, bool):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 
-from engine.records import Row
+from engine.checkpoint import load_checkpoint
+from engine.records import LabelReadout, Row
+from scorer.tokenizer_files import load_tokenizer
 from tests.helpers.plain_model import numbers
+from tests.helpers.prompts import real_prompts
 from tests.helpers.tiny import running, score, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.tries import make_row
 
@@ -49,3 +54,23 @@ def test_scores_drift_within_the_stated_bound(kv_dtype: Literal["int8", "fp8"]) 
     drift = np.abs(exact - rounded).max() / exact.std()
 
     assert DRIFT[kv_dtype] / 20 < drift < DRIFT[kv_dtype]
+
+
+@pytest.mark.model
+def test_int8_moves_log_odds_of_the_default_model_no_more_than_stated(default_model_path: Path) -> None:
+    tokenizer = load_tokenizer(default_model_path).tokenizer
+    labels = tuple(tokenizer.encode(word).ids[0] for word in ("Yes", "No"))
+    prompts = [np.array(tokenizer.encode(text).ids, dtype=np.int32) for text in real_prompts(6)]
+    rows = [Row(tokens=ids, readout=LabelReadout(label_ids=labels), keep_tokens=len(ids)) for ids in prompts]
+    checkpoint = load_checkpoint(default_model_path, torch.float32)
+    log_odds = []
+    for kv_dtype in ("auto", "int8"):
+        with running(
+            tiny_engine(checkpoint, num_blocks=200, block_size=16, step_tokens=1024, kv_dtype=kv_dtype)
+        ) as engine:
+            found = [numbers(row.outcome)[:2] for row in score(engine, rows).rows]
+        log_odds.append(np.array([yes - no for yes, no in found]))
+
+    drift = np.abs(log_odds[0] - log_odds[1])
+    assert 0 < drift.mean() < 0.1
+    assert drift.max() < 0.25

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
+from scorer.app import load_model
 from scorer.calibration import (
     Calibration,
     CalibrationError,
@@ -18,8 +20,11 @@ from scorer.calibration import (
     read_calibration,
     write_calibration,
 )
+from scorer.metrics import Metrics
+from scorer.settings import load
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, client_of, fake_application, fake_model
+from tests.helpers.word_tokenizers import loaded
 
 PLATT: dict[str, Any] = {
     "name": "mine",
@@ -154,3 +159,31 @@ def test_info_names_the_calibration_that_is_loaded() -> None:
     model = replace(fake_model(FakeEngine()), calibration=COOL)
     with client_of(fake_application(FakeEngine(), load=lambda: model)) as client:
         assert client.get("/info").json()["calibration"] == "cool@1"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    """What ``load_model`` starts."""
+    engine = FakeEngine()
+    monkeypatch.setattr("scorer.app.find_model", lambda *_: Path())
+    monkeypatch.setattr("scorer.app.load_tokenizer", lambda _: loaded("smollm"))
+    monkeypatch.setattr("engine.runner.start_engine", lambda *_, **__: engine)
+    return engine
+
+
+def test_the_setting_loads_a_calibration(engine: FakeEngine, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    write_calibration(path, COOL)
+    settings = load({"SCORER_CALIBRATION": str(path)})
+
+    assert load_model(settings, {}, Metrics()).calibration == COOL
+    assert engine.closed_with is None
+
+
+def test_a_calibration_of_another_checkpoint_stops_the_start_and_the_engine(engine: FakeEngine, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    write_calibration(path, replace_struct(COOL, revision="other"))
+
+    with pytest.raises(CalibrationError, match="revision rev1 is served"):
+        load_model(load({"SCORER_CALIBRATION": str(path)}), {}, Metrics())
+    assert engine.closed_with == 0

@@ -29,6 +29,10 @@ def test_labels_of_the_request_and_options_find_a_template_that_speaks_of_them()
     assert prompts.choose(None, "labels", labels=["good", "bad"]).template.id == "classify@1"
     assert prompts.choose(None, None, options=True).template.id == "multiple-choice@1"
     assert catalogue("multiple-choice").choose(None, None).template.id == "query-likelihood@1"
+    assert catalogue("yes-no").choose(None, "labels", labels=["good", "bad"]).template.id == "classify@1"
+    assert catalogue("graded").choose(None, "labels", labels=["good", "bad"]).template.id == "graded@1"
+    only = PromptCatalogue(prompts.choose("yes-no", None))
+    assert only.choose(None, "labels", labels=["good", "bad"]).template.id == "yes-no@1"
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_a_file_cut_at_any_byte_is_continued_without_loss_or_repetition(path: Pa
         ("template_sha256", "4567"),
         ("dtype", "bfloat16"),
         ("max_document_tokens", 9),
+        ("calibration", "mine@1"),
     ],
 )
 def test_results_of_another_model_template_type_or_cut_are_not_continued(path: Path, name: str, value: object) -> None:

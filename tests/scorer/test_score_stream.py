@@ -24,6 +24,7 @@ from scorer.score_stream import PART_ROWS, stream_lines
 from scorer.service import ScoringService
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import PATIENCE_S, SCORE, client_of, fake_application, fake_model, sample, service
+from tests.helpers.tiny_service import tiny_service
 
 NDJSON = "application/x-ndjson"
 LINES = {"accept": NDJSON}
@@ -242,3 +243,15 @@ def test_the_place_among_the_requests_under_way_is_given_back() -> None:
 
         assert application.admission.num_requests == 0
         assert application.admission.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"readout": {"labels": ["yes sir", "no sir"]}}, {"cache": {"keep": "none"}}])
+def test_over_a_real_engine_lines_and_object_agree(options: dict[str, Any]) -> None:
+    body = MANY | options
+    with tiny_service() as client:
+        wanted = client.post(SCORE, json=body).json()["results"]
+        results, end = lines_of(ask(client, body))
+
+    results.sort(key=lambda each: each["index"])
+    assert [each["score"] for each in results] == pytest.approx([each["score"] for each in wanted], rel=1e-5)
+    assert end["counts"]["ok"] == len(wanted)

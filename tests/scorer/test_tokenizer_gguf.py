@@ -115,7 +115,7 @@ def test_no_text_gives_an_unused_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"model": "llama"}, "tokenizer.ggml.model is 'llama'; only byte-level BPE"),
+        ({"model": "bert"}, "tokenizer.ggml.model is 'bert'; byte-level BPE"),
         ({"model": None}, "tokenizer.ggml.model is None"),
         ({"pre": "tekken"}, "tokenizer.ggml.pre is 'tekken'; supported: gpt-2, llama-bpe, qwen2, smollm"),
         ({"pre": None}, "tokenizer.ggml.pre is None"),
