@@ -33,10 +33,11 @@ def find_device(config: EngineConfig) -> torch.device:
 
 
 def find_kernels(config: EngineConfig, device: torch.device) -> KernelSet:
-    """The kernel set for ``device``, if it can hold keys and values as ``config`` asks.
+    """The kernel set for ``device``, if it can hold keys and values and multiply as ``config`` asks.
 
     Raises:
-        DeviceError: Triton is not installed or has no device, or the set has no ``kv_dtype`` of that kind here.
+        DeviceError: Triton is not installed or has no device, or the set has no ``kv_dtype`` or
+            ``linear_dtype`` of that kind here.
     """
     default = "triton" if device.type == "cuda" else "cpu"
     name = default if config.kernels == "auto" else config.kernels
@@ -52,6 +53,8 @@ def find_kernels(config: EngineConfig, device: torch.device) -> KernelSet:
             f"kv_dtype {config.kv_dtype!r} is not possible with kernels {kernels.name!r} on {here}; "
             f"'auto' is, and {' and '.join(repr(k) for k, codes in _CODES.items() if codes in kernels.code_dtypes)}"
         )
+    if config.linear_dtype == "int8" and not kernels.has_int8_linear:
+        raise DeviceError(f"linear_dtype 'int8' is not possible with kernels {kernels.name!r} here; 'auto' is")
     return kernels
 
 

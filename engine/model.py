@@ -37,11 +37,18 @@ class Decoder:
 
     The last layer is special, because nothing after it looks at most rows: every row still
     gives K and V for the cache, but only rows that are read go on (DESIGN 2.3).
+
+    Args:
+        int8_linear: Multiply in 8 bits, but for the products back from the wide inside of a
+            feed-forward part, whose few large inputs would leave the others no digits.
     """
 
-    def __init__(self, config: ModelConfig, weights: ModelWeights, kernels: KernelSet) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, kernels: KernelSet, *, int8_linear: bool = False
+    ) -> None:
         self._config = config
         self._kernels = kernels
+        self._pack = kernels.pack_linear_int8 if int8_linear else kernels.pack_linear
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
         self.head = LmHead(weight=weights.head, soft_cap=config.logit_soft_cap)
@@ -49,8 +56,8 @@ class Decoder:
         self._layers = [self._prepare(attention, layer) for attention, layer in pairs]
         width, last = config.num_heads * config.head_dim, weights.layers[-1]
         bias = last.qkv_bias
-        self._last_query = kernels.pack_linear(last.qkv[:width], None if bias is None else bias[:width])
-        self._last_key_value = kernels.pack_linear(last.qkv[width:], None if bias is None else bias[width:])
+        self._last_query = self._pack(last.qkv[:width], None if bias is None else bias[:width])
+        self._last_key_value = self._pack(last.qkv[width:], None if bias is None else bias[width:])
         self.device = weights.embedding.device
         # rounded to the dtype of what it multiplies, as models with a scale were trained
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self._embedding.dtype, device=self.device)
@@ -60,7 +67,7 @@ class Decoder:
         }
 
     def _prepare(self, attention: LayerAttention, layer: LayerWeights) -> _Layer:
-        config, pack = self._config, self._kernels.pack_linear
+        config = self._config
         shape = AttentionShape(
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -72,10 +79,10 @@ class Decoder:
         return _Layer(
             shape=shape,
             rotary=attention.rotary,
-            qkv=pack(layer.qkv, layer.qkv_bias),
-            attention_out=pack(layer.attention_out, layer.attention_out_bias),
-            gate_up=pack(layer.gate_up),
-            down=pack(layer.down),
+            qkv=self._pack(layer.qkv, layer.qkv_bias),
+            attention_out=self._pack(layer.attention_out, layer.attention_out_bias),
+            gate_up=self._pack(layer.gate_up),
+            down=self._kernels.pack_linear(layer.down),
             norms=layer,
         )
 

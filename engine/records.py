@@ -288,6 +288,7 @@ class EngineInfo:
     model: str
     revision: str  # content hash of the checkpoint, short
     dtype: str
+    linear_dtype: str  # in which linear layers multiply
     kv_dtype: str
     device: str
     kernels: str

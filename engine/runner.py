@@ -300,7 +300,9 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
     """Wire an engine around a loaded model; :meth:`EngineThread.start` makes it run."""
     model, device = checkpoint.config, find_device(config)
     kernels = find_kernels(config, device)
-    decoder = Decoder(model, move_weights(checkpoint.weights, device), kernels)
+    decoder = Decoder(
+        model, move_weights(checkpoint.weights, device), kernels, int8_linear=config.linear_dtype == "int8"
+    )
     num_blocks = count_blocks(model, config, free_bytes=free_memory(device))
     cache = PrefixCache(num_blocks=num_blocks, block_size=config.block_size)
     scheduler = Scheduler(cache, step_tokens=config.step_tokens)
@@ -314,6 +316,7 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         model=checkpoint.name,
         revision=checkpoint.revision,
         dtype=config.dtype,
+        linear_dtype=config.dtype if config.linear_dtype == "auto" else config.linear_dtype,
         kv_dtype=config.dtype if config.kv_dtype == "auto" else config.kv_dtype,
         device=config.device,
         kernels=kernels.name,

@@ -126,6 +126,12 @@ class KernelSet(Protocol):
 
     name: str
     code_dtypes: frozenset[torch.dtype]
+
+    @property
+    def has_int8_linear(self) -> bool:
+        """Whether :meth:`pack_linear_int8` works here."""
+        ...
+
     """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
 
     def warm_up(
@@ -143,6 +149,17 @@ class KernelSet(Protocol):
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
+        ...
+
+    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        """As :meth:`pack_linear` with both factors rounded to 8 bits, for bfloat16 inputs.
+
+        A row of the weight, and a row of the input when it comes, is a float32 scale times whole
+        numbers up to 127; the scale is the row's largest magnitude over 127.
+
+        Raises:
+            KernelInputError: ``has_int8_linear`` is false.
+        """
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

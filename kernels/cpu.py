@@ -13,6 +13,7 @@ from kernels.api import (
     CODE_LIMIT,
     AttentionPlan,
     AttentionShape,
+    KernelInputError,
     LinearOp,
     PoolHalf,
     QuantisedPool,
@@ -21,6 +22,7 @@ from kernels.api import (
 )
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
+from kernels.int8_linear import Int8Linear, int8_linear_works
 from kernels.native import AttentionWork, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
 
@@ -63,6 +65,10 @@ class CpuKernels:
 
     code_dtypes = frozenset(CODE_LIMIT)
 
+    @cached_property
+    def has_int8_linear(self) -> bool:
+        return int8_linear_works(self._native)
+
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
         self._packs = packing_works()
@@ -80,6 +86,12 @@ class CpuKernels:
             return PackedLinear(weight, bias)
         dense = weight.contiguous()
         return lambda x: F.linear(x, dense, bias)
+
+    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        checks.check_linear(weight, bias)
+        if not self.has_int8_linear:
+            raise KernelInputError("weight: this PyTorch has no products of 8-bit numbers that work here")
+        return Int8Linear(weight, bias, self._native)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

@@ -50,6 +50,7 @@ class ReferenceKernels:
 
     name = "reference"
     code_dtypes = frozenset(CODE_LIMIT)
+    has_int8_linear = True
 
     def warm_up(
         self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
@@ -64,6 +65,16 @@ class ReferenceKernels:
 
         def linear(x: Tensor) -> Tensor:
             return torch.nn.functional.linear(x.float(), full_weight, full_bias).to(x.dtype)
+
+        return linear
+
+    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        checks.check_linear(weight, bias)
+        codes = _in_8_bits(weight)
+
+        def linear(x: Tensor) -> Tensor:
+            product = (_in_8_bits(x) @ codes.T).float()
+            return (product if bias is None else product + bias.float()).to(x.dtype)
 
         return linear
 
@@ -200,3 +211,11 @@ def _gather(fresh: Tensor, pool: PoolHalf, plan: ReferencePlan, *, num_heads: in
     gathered[:, from_pool] = cached
     gathered[:, ~from_pool] = fresh[source[~from_pool]].transpose(0, 1).float()
     return gathered.repeat_interleave(num_heads // num_kv_heads, dim=0)
+
+
+def _in_8_bits(rows: Tensor) -> Tensor:
+    """What is left of each row in 8 bits, ``float64``."""
+    wide = rows.double()
+    largest = wide.abs().amax(dim=-1, keepdim=True)
+    step = torch.where(largest == 0, 1, largest) / 127
+    return (wide / step).round() * step

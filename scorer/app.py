@@ -205,6 +205,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
         revision=info.revision,
         template=model.prompts.default.template.id,
         dtype=info.dtype,
+        linear_dtype=info.linear_dtype,
         kv_dtype=info.kv_dtype,
         kernels=info.kernels,
     )
@@ -215,6 +216,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
                 "model": model.name,
                 "revision": info.revision,
                 "dtype": info.dtype,
+                "linear_dtype": info.linear_dtype,
                 "kv_dtype": info.kv_dtype,
                 "device": info.device,
                 "kernels": info.kernels,

@@ -156,7 +156,16 @@ class Metrics:
         self._observed.selftest = passed
 
     def set_build_info(
-        self, *, version: str, model: str, revision: str, template: str, dtype: str, kv_dtype: str, kernels: str
+        self,
+        *,
+        version: str,
+        model: str,
+        revision: str,
+        template: str,
+        dtype: str,
+        linear_dtype: str,
+        kv_dtype: str,
+        kernels: str,
     ) -> None:
         """Publish what is running; replaces what was published before."""
         self._observed.build = {
@@ -165,6 +174,7 @@ class Metrics:
             "revision": revision,
             "template": template,
             "dtype": dtype,
+            "linear_dtype": linear_dtype,
             "kv_dtype": kv_dtype,
             "kernels": kernels,
         }

@@ -93,6 +93,7 @@ class Info(Struct, frozen=True, kw_only=True):
     model: str
     model_revision: str
     dtype: str
+    linear_dtype: str
     kv_dtype: str
     device: str
     kernels: str
@@ -177,6 +178,7 @@ def _info(model: LoadedModel, settings: Settings) -> Info:
         model=model.name,
         model_revision=engine.revision,
         dtype=engine.dtype,
+        linear_dtype=engine.linear_dtype,
         kv_dtype=engine.kv_dtype,
         device=engine.device,
         kernels=engine.kernels,

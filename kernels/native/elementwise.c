@@ -87,6 +87,47 @@ void add_rms_norm(float *restrict stream, const bf16 *restrict update, const flo
     }
 }
 
+/* codes[r] = x[r] / scales[r] to the nearest whole number, where 127 scales[r] is the largest magnitude of x[r].
+ * A row that holds a NaN or an infinity gets a scale that is not finite, and codes of zero. */
+void quantise_rows(const bf16 *restrict x, int8_t *restrict codes, float *restrict scales, int64_t rows, int64_t width,
+                   int64_t x_stride) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const bf16 *from = x + r * x_stride;
+        int8_t *to = codes + r * width;
+        uint32_t largest = 0; /* magnitudes of floats compare as their bits do, and a NaN is above all */
+#pragma omp simd reduction(max : largest)
+        for (int64_t i = 0; i < width; i++) {
+            uint32_t magnitude = (uint32_t)from[i] & 0x7fff;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        int finite = largest < 0x7f80;
+        scales[r] = finite ? fmaxf(widen((bf16)largest) / 127.0f, 1e-30f) : widen((bf16)largest);
+        float factor = finite ? 1.0f / scales[r] : 0.0f;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            bf16 value = finite ? from[i] : 0;
+            to[i] = (int8_t)rintf(widen(value) * factor);
+        }
+    }
+}
+
+/* y[r] = y[r] * scales[r] + bias in place; bias may be NULL */
+void scale_rows(bf16 *restrict y, const float *restrict scales, const float *restrict bias, int64_t rows,
+                int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        bf16 *to = y + r * width;
+        if (bias) {
+#pragma omp simd
+            for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(to[i]) * scales[r] + bias[i]);
+        } else {
+#pragma omp simd
+            for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(to[i]) * scales[r]);
+        }
+    }
+}
+
 /* out[r] = silu(gate) * up, where row r of x holds gate and then up, width elements each */
 void swiglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t width) {
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)

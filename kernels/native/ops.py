@@ -18,6 +18,8 @@ _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "rms_norm": [_POINTER] * 3 + [_INT] * 4 + [_FLOAT],
     "add_rms_norm": [_POINTER] * 4 + [_INT] * 3 + [_FLOAT],
+    "quantise_rows": [_POINTER] * 3 + [_INT] * 3,
+    "scale_rows": [_POINTER] * 3 + [_INT] * 2,
     "swiglu": [_POINTER] * 2 + [_INT] * 2,
     "geglu": [_POINTER] * 2 + [_INT] * 2,
     "rotate": [_POINTER] * 4 + [_INT] * 4,
@@ -60,6 +62,21 @@ class NativeOps:
             stream.data_ptr(), update.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, width, update.stride(0), eps
         )
         return out
+
+    def quantise_rows(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See :func:`kernels.int8_linear.quantise_rows`; elements of a row are adjacent.
+
+        A row that is not finite has a scale that is not, and codes of zero.
+        """
+        rows, width = x.shape
+        codes, scales = torch.empty(rows, width, dtype=torch.int8), torch.empty(rows)
+        self._library.quantise_rows(x.data_ptr(), codes.data_ptr(), scales.data_ptr(), rows, width, x.stride(0))
+        return codes, scales
+
+    def scale_rows(self, y: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+        """``y * scales[:, None] + bias`` in place; ``y`` is dense, ``scales`` and ``bias`` are float32."""
+        self._library.scale_rows(y.data_ptr(), scales.data_ptr(), None if bias is None else bias.data_ptr(), *y.shape)
+        return y
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """See :meth:`kernels.api.KernelSet.swiglu`; ``gate_up`` is dense."""
@@ -130,12 +147,16 @@ def _agrees(ops: NativeOps) -> bool:
     total = torch.logaddexp(lse, part_lse)
     merged = out * (lse - total).exp()[..., None] + part.float() * (part_lse - total).exp()[..., None]
     ops.merge(out, lse, part, part_lse)
+    codes, scales = ops.quantise_rows(x)
     pairs = [
         (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight, 1e-5)),
         (ops.add_rms_norm(stream, x, weight, 1e-5), F.rms_norm(grown, (77,), weight, 1e-5)),
         (stream, grown),
         (ops.rotate(heads, cos, sin), torch.cat(turned, dim=-1)),
         (ops.swiglu(gate_up), F.silu(gate) * up),
+        (codes, (x.float() / scales[:, None]).round()),
+        (scales, x.float().abs().amax(-1) / 127),
+        (ops.scale_rows(x.clone(), scales, weight), x.float() * scales[:, None] + weight),
         (ops.geglu(gate_up), F.gelu(gate, approximate="tanh") * up),
         (ops.rms_norm(heads, weight[:22], 1e-5), F.rms_norm(heads.float(), (22,), weight[:22], 1e-5)),
         (out, merged),

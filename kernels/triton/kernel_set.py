@@ -61,6 +61,7 @@ class TritonKernels:
     """
 
     name = "triton"
+    has_int8_linear = False
 
     def __init__(
         self,
@@ -103,6 +104,10 @@ class TritonKernels:
         checks.check_linear(weight, bias)
         dense = weight.contiguous()
         return lambda x: torch.nn.functional.linear(x, dense, bias)
+
+    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        del weight, bias
+        raise KernelInputError("weight: linear layers in 8 bits run on a CPU only")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

@@ -73,19 +73,19 @@ def _attention(arch: int) -> Iterator[Variant]:
                 seen.add((dtype, group, launch))
                 yield attention_variant(arch, _shape(head_dim=head_dim, group=group), dtype, launch)
     for shape in (_shape(head_dim=64, group=3), _shape(head_dim=256, window=1024, soft_cap=50.0)):
-        launch = _launch(arch, shape, torch.bfloat16, rows=_MANY, longest_span=_MANY)
+        launch = _bulk_launch(arch, shape)
         yield attention_variant(arch, shape, torch.bfloat16, launch)
 
 
 def _quantised(arch: int) -> Iterator[Variant]:
     """Pools of codes: attention once per launch, and what writes them."""
     for codes in CODE_LIMIT if arch >= FLOAT8_ARCH else (torch.int8,):
-        launches = set()
-        for head_dim, rows in ((256, 16), (256, _MANY), (128, 512), (128, _MANY)):
+        for head_dim in (256, 128):
             shape = _shape(head_dim=head_dim)
-            launch = _launch(arch, shape, torch.bfloat16, rows=rows, longest_span=_MANY, quantised=True)
-            if launch not in launches:
-                launches.add(launch)
+            like = LaunchKey(
+                arch=arch, head_dim=head_dim, element_bytes=2, group=2, rows=2, longest_span=1, quantised=True
+            )
+            for launch in map(choose_launch, reachable(like, max_span=_MANY)):
                 yield attention_variant(arch, shape, torch.bfloat16, launch, codes)
         for kernel, name in (
             (quantise_kv.store_quantised_kernel, "store_quantised"),
@@ -113,18 +113,16 @@ def _shape(
     )
 
 
-def _launch(
-    arch: int, shape: AttentionShape, dtype: torch.dtype, *, rows: int, longest_span: int, quantised: bool = False
-) -> Launch:
+def _bulk_launch(arch: int, shape: AttentionShape) -> Launch:
+    """The launch of many rows and long spans in bfloat16."""
     return choose_launch(
         LaunchKey(
             arch=arch,
             head_dim=shape.head_dim,
-            element_bytes=dtype.itemsize,
+            element_bytes=2,
             group=shape.num_heads // shape.num_kv_heads,
-            rows=rows,
-            longest_span=longest_span,
-            quantised=quantised,
+            rows=_MANY,
+            longest_span=_MANY,
         )
     )
 

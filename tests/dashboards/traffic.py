@@ -46,6 +46,7 @@ def start(metrics: Metrics) -> Memo:
         revision="abc123",
         template="generic@1",
         dtype="float32",
+        linear_dtype="float32",
         kv_dtype="float32",
         kernels="reference",
     )

@@ -53,6 +53,7 @@ class FakeEngine:
             model="fake",
             revision="rev1",
             dtype="float32",
+            linear_dtype="float32",
             kv_dtype="float32",
             warm_up_s=0.0,
             device="cpu",

@@ -346,6 +346,37 @@ class KernelContract:
             assert got.dtype == dtype
             close(got, JUDGE.pack_linear(weight, bias)(x), dtype)
 
+    @pytest.mark.parametrize(("rows", "wide_in", "wide_out"), [(1, 64, 48), (33, 96, 160), (0, 64, 48)])
+    @pytest.mark.parametrize("with_bias", [False, True])
+    def test_pack_linear_int8_agrees_or_is_refused(
+        self, rng: torch.Generator, rows: int, wide_in: int, wide_out: int, *, with_bias: bool
+    ) -> None:
+        x = (torch.randn(rows, 2 * wide_in, generator=rng) * 3).bfloat16()[:, :wide_in]
+        weight = (torch.randn(wide_out, wide_in, generator=rng) / wide_in**0.5).bfloat16()
+        bias = torch.randn(wide_out, generator=rng).bfloat16() if with_bias else None
+        if not self.kernels.has_int8_linear:
+            with pytest.raises(KernelInputError, match="linear layers in 8 bits run on a CPU only"):
+                self.kernels.pack_linear_int8(weight, bias)
+            return
+        got = self.kernels.pack_linear_int8(weight, bias)(x)
+
+        assert got.dtype == torch.bfloat16
+        wanted = JUDGE.pack_linear_int8(weight, bias)(x)
+        torch.testing.assert_close(got.float(), wanted.float(), atol=0.025, rtol=0.025)  # may be rounded twice
+        if rows:
+            exact = JUDGE.pack_linear(weight, bias)(x).float()
+            assert 0.001 < float((got.float() - exact).std() / exact.std()) < 0.02
+
+    def test_pack_linear_int8_shows_a_row_that_is_not_a_number(self) -> None:
+        if not self.kernels.has_int8_linear:
+            pytest.skip("no linear layers in 8 bits here")
+        x = torch.ones(4, 64).bfloat16()
+        x[1, 3], x[2, 5], x[3] = torch.nan, torch.inf, 0
+        got = self.kernels.pack_linear_int8(torch.ones(8, 64).bfloat16())(x)
+
+        assert got.isfinite().all(-1).tolist() == [True, False, False, True]
+        assert got[3].eq(0).all()
+
     @pytest.mark.parametrize("soft_cap", [None, 0.5])
     @pytest.mark.parametrize(("rows", "labels"), [(1, 2), (5, 7), (0, 2)])
     def test_label_logits_agree(self, rng: torch.Generator, rows: int, labels: int, soft_cap: float | None) -> None:

@@ -225,6 +225,7 @@ def test_build_info_is_one_series_with_the_latest_facts() -> None:
         "revision": "abc",
         "template": "t@1",
         "dtype": "bfloat16",
+        "linear_dtype": "bfloat16",
         "kv_dtype": "int8",
         "kernels": "cpu",
     }
@@ -251,7 +252,9 @@ def test_text_unless_openmetrics_is_asked_for(accept: str | None) -> None:
 )
 def test_openmetrics_where_accept_names_it(accept: str) -> None:
     metrics = Metrics()
-    metrics.set_build_info(version="1", model="m", revision="r", template="t", dtype="d", kv_dtype="q", kernels="k")
+    metrics.set_build_info(
+        version="1", model="m", revision="r", template="t", dtype="d", linear_dtype="l", kv_dtype="q", kernels="k"
+    )
     metrics.watch_memo(lambda: MEMO)
 
     body, content_type = metrics.exposition(accept)
