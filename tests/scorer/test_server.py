@@ -23,6 +23,7 @@ import pytest
 from tests.helpers.service import PATIENCE_S, SCORE, until
 
 ROOT = Path(__file__).parents[2]
+GENERATE = "/v1/generate"
 BODY = {"queries": ["q"], "documents": ["d"]}
 
 
@@ -129,6 +130,22 @@ def test_sigterm_lets_requests_under_way_finish_and_refuses_new_ones(tmp_path: P
     assert live.status_code == 200
     assert refused.status_code == 503
     assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_events_reach_a_client_and_one_that_leaves_is_noticed(tmp_path: Path) -> None:
+    body = {"prompt": "a", "max_tokens": 2, "n": 2, "stream": True}
+    with running(tmp_path, {"FAKE_HELD": "1"}) as process:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(process.url + GENERATE, json=body, timeout=0.3)
+        until(lambda: process.sample("scorer_queue_tasks") == 0)
+        process.release()
+
+        with httpx.stream("POST", process.url + GENERATE, json=body, timeout=PATIENCE_S) as reply:
+            names = [line.removeprefix("event: ") for line in reply.iter_lines() if line.startswith("event: ")]
+
+    assert reply.status_code == 200
+    assert names[0] == "text"
+    assert names.index("usage") == len(names) - 1
 
 
 def test_a_drain_has_an_end(tmp_path: Path) -> None:
