@@ -59,6 +59,8 @@ def _check_slots(builder: PromptBuilder, order: Order) -> str | None:
 
 def _check_specials(builder: PromptBuilder, order: Order) -> str | None:
     specials = set(builder.special_tokens.values())
+    if not specials:
+        return None
     attack = " ".join(builder.special_tokens)
 
     def count(**texts: str) -> int:

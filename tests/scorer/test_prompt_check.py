@@ -56,6 +56,10 @@ def test_b002_a_special_token_that_comes_from_a_text_is_found(monkeypatch: pytes
     assert "special tokens can come from the text of {query}" in fault
 
 
+def test_a_vocabulary_without_special_tokens_has_none_to_come_from_a_text() -> None:
+    assert check_prompts(builder(LIKELIHOOD, loaded("smollm", ()), "plain")) is None
+
+
 def test_a_template_of_ones_own_is_checked_too() -> None:
     own = parse_template(
         """
