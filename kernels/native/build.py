@@ -22,7 +22,10 @@ _LOG = logging.getLogger(__name__)
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("elementwise.c", "attention.c"))
 PREBUILT = Path(__file__).with_name("prebuilt")
 _COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = ("-O3", "-ffast-math", "-fno-finite-math-only", "-fopenmp", "-shared", "-fPIC")
+# What -ffast-math allows but for NaN and infinity; that flag itself would link code that turns
+# denormal numbers off in the thread that loads the library.
+_MATH = ("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math")
+_FLAGS = ("-O3", *_MATH, "-fopenmp", "-shared", "-fPIC")
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,17 @@ def test_compiler_older_than_the_processor_builds_for_an_older_one(
 
     assert library is not None
     assert library.name == build.build_library(tmp_path, BASELINE, COMPILER or "").name
+
+
+@needs_compiler
+def test_loading_leaves_denormal_numbers_alone(tmp_path: Path) -> None:
+    """GCC links code into what is built with -ffast-math that flushes them to zero in the whole thread."""
+    library = build.build_library(tmp_path, BASELINE, COMPILER or "")
+    program = f"import ctypes; ctypes.CDLL({str(library)!r}); print(float('5e-324') > 0)"
+
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert run.stdout == "True\n"
 
 
 def test_without_a_compiler_there_are_no_native_operations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
