@@ -38,7 +38,7 @@ class EngineConfig:
 
     block_size: int = 16
     pool_bytes: int | None = None
-    step_tokens: int = 1024
+    step_tokens: int = 2048
     max_row_tokens: int | None = None
     max_queued_tokens: int = 262_144
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
