@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-
-# names and numbers of the GNU C library's malloc.h; its threshold of mmap cannot be higher
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_NEVER_TRIM, _LARGEST_MMAP_THRESHOLD = -1, 32 << 20
 
 
 def available_processors(cgroup: Path = CGROUP) -> int:
@@ -42,20 +37,3 @@ def free_host_memory(cgroup: Path = CGROUP) -> int:
         if text != "max":
             available = min(available, max(0, int(text) - int(used.read_text(encoding="ascii"))))
     return available
-
-
-def keep_freed_memory() -> bool:
-    """Let the allocator keep what a step frees for the next, instead of giving it back to the system.
-
-    The activations of a step are a few megabytes each. Given back and taken anew, their pages
-    come as thousands of page faults in every step. Memory then stays at its high-water mark.
-
-    Returns:
-        Whether this C library has the means; only GNU's does.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return False
-    thresholds = ((_M_TRIM_THRESHOLD, _NEVER_TRIM), (_M_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD))
-    return all(mallopt(option, value) for option, value in thresholds)

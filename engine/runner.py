@@ -27,7 +27,7 @@ from engine.errors import (
     OutOfCapacity,
 )
 from engine.generation import GenerationState
-from engine.host import available_processors, keep_freed_memory
+from engine.host import available_processors
 from engine.kv_pool import KvPool, count_blocks, free_memory
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
@@ -286,7 +286,6 @@ def start_engine(
         DeviceError: the device is missing or too old, or its memory too small.
     """
     torch.set_num_threads(config.num_threads or available_processors())
-    keep_freed_memory()
     find_device(config)
     loaded = load_checkpoint(checkpoint, model_dtype(config), adapter=adapter)
     engine = build_engine(loaded, config, observer)

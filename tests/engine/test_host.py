@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 
 import pytest
-import torch
 
-from engine.host import available_processors, free_host_memory, keep_freed_memory
+from engine.host import available_processors, free_host_memory
 
 
 @pytest.mark.parametrize(("limit", "wanted"), [("50000 100000", 1), ("100000 100000", 1), ("max 100000", None)])
@@ -48,18 +46,3 @@ def test_memory_without_a_limit_is_the_hosts(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("300")
 
     assert free_host_memory(tmp_path) > 1 << 20
-
-
-def test_memory_that_is_freed_is_there_without_page_faults_again() -> None:
-    if not keep_freed_memory():
-        pytest.skip("not the GNU C library")
-
-    def faults_of_a_step() -> int:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        for _ in range(4):
-            torch.ones(20 << 20, dtype=torch.uint8)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-    faults_of_a_step()
-
-    assert faults_of_a_step() < 100  # one array alone has 5,120 pages
