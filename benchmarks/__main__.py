@@ -24,7 +24,7 @@ from benchmarks.vocabulary import Vocabulary, VocabularyError, load_vocabulary
 from benchmarks.workloads import TITLES, Workload, WorkloadError, build_workload
 from engine import CheckpointError
 from scorer.fetch import ModelNotFoundError, find_model
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 
 _IN_BLOCKS = ("W1", "W2", "W3", "W4", "W5", "W7", "SWEEP")
 

@@ -18,13 +18,13 @@ import numpy as np
 from benchmarks.summary import spread
 from benchmarks.tables import table
 from engine import LabelOutcome, RowResult, RowUsage, ScoreResult, TaskStats
-from scorer.batch import BatchPlan
-from scorer.batch_results import scored_batch
-from scorer.native_dialect import native_dialect
-from scorer.prompt_types import PairPrompt
-from scorer.readouts import LabelPlan
-from scorer.rows import plan_rows
-from scorer.schema import ScoreRequest
+from scorer.dialects.native import native_dialect
+from scorer.dialects.schema import ScoreRequest
+from scorer.scoring.batch import BatchPlan
+from scorer.scoring.batch_results import scored_batch
+from scorer.scoring.prompt_types import PairPrompt
+from scorer.scoring.readouts import LabelPlan
+from scorer.scoring.rows import plan_rows
 
 _DOCUMENTS: Final = 1000
 _DOCUMENT_BYTES: Final = 1000

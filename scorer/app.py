@@ -16,31 +16,31 @@ from litestar.config.compression import CompressionConfig
 from litestar.exceptions import HTTPException
 
 from engine import EngineObserver
-from scorer.admission import Admission
-from scorer.calibration import CalibrationError, check_calibration, read_calibration
-from scorer.chat_formats import detect_chat_format, find_chat_format
-from scorer.edge import Edge
+from scorer.calibration.calibration import CalibrationError, check_calibration, read_calibration
+from scorer.dialects.rerank_routes import rerank_routes
+from scorer.dialects.routes import ScoringGate, score_route
+from scorer.dialects.score_routes import score_routes
 from scorer.errors import INTERNAL, answer_for, failure_of
 from scorer.fetch import DEFAULT_MODEL, find_adapter, find_model
-from scorer.generate_route import UNCOMPRESSED, generate_route
-from scorer.generation_service import GenerationService
+from scorer.generation.route import UNCOMPRESSED, generate_route
+from scorer.generation.service import GenerationService
+from scorer.http.admission import Admission
+from scorer.http.edge import Edge
+from scorer.http.pages import page_routes
+from scorer.http.probes import probe_routes
+from scorer.http.request_record import record_of
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
-from scorer.pages import page_routes
-from scorer.probes import probe_routes
-from scorer.prompt_catalogue import PromptCatalogue
-from scorer.prompts import PromptBuilder
-from scorer.raw_texts import RawTexts
-from scorer.request_record import record_of
-from scorer.rerank_routes import rerank_routes
-from scorer.routes import ScoringGate, score_route
-from scorer.score_routes import score_routes
+from scorer.scoring.prompts import PromptBuilder
+from scorer.scoring.raw_texts import RawTexts
 from scorer.selftest import self_test
 from scorer.service import ScoringService
 from scorer.settings import Settings
-from scorer.templates import TemplateError, builtin_templates, find_template, template_for_model
-from scorer.text_tokens import TextMemo
-from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
+from scorer.templates.catalogue import PromptCatalogue
+from scorer.templates.chat_formats import detect_chat_format, find_chat_format
+from scorer.templates.registry import TemplateError, builtin_templates, find_template, template_for_model
+from scorer.tokens.text_tokens import TextMemo
+from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
 from scorer.version import package_version
 
 _LOG = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def build_application(
         ),
         openapi_config=None,  # handlers read their bodies themselves: see scorer.openapi
         logging_config=None,
-        request_max_body_size=None,  # counted in scorer.json_body
+        request_max_body_size=None,  # counted in scorer.http.json_body
     )
     return Application(asgi=Edge(app, metrics), host=host, admission=admission)
 

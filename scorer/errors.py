@@ -145,7 +145,7 @@ INTERNAL = Answer(500, "internal_error", "fault")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a client is told of an error, in no wire form yet: see :mod:`scorer.error_forms`.
+    """What a client is told of an error, in no wire form yet: see :mod:`scorer.dialects.error_forms`.
 
     Args:
         status: HTTP status of the native form; other dialects may use another one.

@@ -10,7 +10,7 @@ from typing import IO
 
 import msgspec
 
-from scorer.request_record import RequestRecord
+from scorer.http.request_record import RequestRecord
 from scorer.settings import LogLevel
 
 _REQUESTS = logging.getLogger("scorer.requests")

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from engine import EngineSnapshot, StepStats, TaskStats
 from engine.records import TaskEnd
-from scorer.text_tokens import MemoStats
+from scorer.tokens.text_tokens import MemoStats
 
 Stage: TypeAlias = Literal["tokenise", "queue", "prefill", "readout", "respond"]
 

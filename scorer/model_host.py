@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from engine import Engine, EngineInfo
-from scorer.calibration import Calibration
+from scorer.calibration.calibration import Calibration
 from scorer.errors import NotReady
-from scorer.prompt_catalogue import PromptCatalogue
-from scorer.raw_texts import RawTexts
-from scorer.text_tokens import TextMemo
+from scorer.scoring.raw_texts import RawTexts
+from scorer.templates.catalogue import PromptCatalogue
+from scorer.tokens.text_tokens import TextMemo
 
 _LOG = logging.getLogger(__name__)
 _LOADING_RETRY_S = 2.0

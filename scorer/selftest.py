@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from scorer.batch import ItemFault, ScoredBatch
+from scorer.dialects.schema import CacheSpec, QueryItem, ReadoutSpec, ScoreRequest
 from scorer.errors import Refusal
 from scorer.model_host import LoadedModel
-from scorer.offline import score_now
-from scorer.prompt_check import check_prompts
-from scorer.schema import CacheSpec, QueryItem, ReadoutSpec, ScoreRequest
+from scorer.offline.scoring import score_now
+from scorer.scoring.batch import ItemFault, ScoredBatch
+from scorer.templates.prompt_check import check_prompts
 
 _QUERIES: Final = ("What is the capital of France?", "How do bees make honey?")
 _DOCUMENTS: Final = (
@@ -27,7 +27,7 @@ _NOTHING: Final = CacheSpec(keep="none")
 def self_test(model: LoadedModel) -> str | None:
     """Why the model must not be trusted, or None.
 
-    The prompts of every template that is offered are checked, see :mod:`scorer.prompt_check`. Then
+    The prompts of every template that is offered are checked, see :mod:`scorer.templates.prompt_check`. Then
     two queries meet two documents through the default template, whose labels are checked on the
     way; each query must score its own document above the other one. A template that lists options
     is asked the queries instead, and each must choose its own answer. Nothing stays in the cache.

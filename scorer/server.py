@@ -18,8 +18,8 @@ from typing import Any
 
 import uvicorn
 
-from scorer.admission import Admission
-from scorer.http_protocol import bounded_protocol
+from scorer.http.admission import Admission
+from scorer.http.protocol import bounded_protocol
 from scorer.model_host import ModelHost
 from scorer.settings import Settings
 

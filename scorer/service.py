@@ -14,15 +14,15 @@ from typing import TypeVar
 import msgspec
 
 from engine import DeadlineExceeded, Engine, EngineClosed, EngineError, Row, ScoreResult, ScoreTask
-from scorer.admission import Admission
-from scorer.batch import BatchPlan, ItemFault, ScoredBatch
-from scorer.batch_results import scored_batch
-from scorer.dialect import Speech, WireReply
+from scorer.dialects.dialect import Speech, WireReply
 from scorer.errors import InvalidValue, Refusal
+from scorer.http.admission import Admission
+from scorer.http.request_record import RequestRecord
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost, salted
-from scorer.request_plan import InternalRequest, plan_request
-from scorer.request_record import RequestRecord
+from scorer.scoring.batch import BatchPlan, ItemFault, ScoredBatch
+from scorer.scoring.batch_results import scored_batch
+from scorer.scoring.request_plan import InternalRequest, plan_request
 
 R = TypeVar("R")
 V = TypeVar("V")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from scorer.calibration import Calibration
-    from scorer.label_run import AnswerForm
+    from scorer.calibration.calibration import Calibration
+    from scorer.evaluation.label_run import AnswerForm
     from scorer.model_host import LoadedModel
 
 
@@ -64,10 +64,10 @@ def command(
     import msgspec
 
     from engine import EngineError
-    from scorer.calibration import CalibrationError, write_calibration
+    from scorer.calibration.calibration import CalibrationError, write_calibration
     from scorer.errors import Refusal
-    from scorer.offline_model import NoModel, offline_model
-    from scorer.set_lines import EvalSetError
+    from scorer.evaluation.set_lines import EvalSetError
+    from scorer.offline.model import NoModel, offline_model
 
     try:
         with offline_model(os.environ, model=model, template=template) as loaded:
@@ -83,10 +83,10 @@ def command(
 def _fit(
     source: Path, model: LoadedModel, form: AnswerForm, max_document_tokens: int | None, num_queries: int | None
 ) -> Calibration:
-    from scorer.calibration import Calibration
-    from scorer.calibration_examples import answers_of, pairs_of
-    from scorer.calibration_fit import PLATT, TEMPERATURE, fit_platt, fit_temperature
-    from scorer.label_sets import is_label_set
+    from scorer.calibration.calibration import Calibration
+    from scorer.calibration.examples import answers_of, pairs_of
+    from scorer.calibration.fit import PLATT, TEMPERATURE, fit_platt, fit_temperature
+    from scorer.evaluation.label_sets import is_label_set
 
     name, revision = model.name, model.engine.info.revision
     limits = {"max_document_tokens": max_document_tokens, "num_queries": num_queries}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from scorer.label_report import LabelReport
-    from scorer.label_run import AnswerForm, Debiased
-    from scorer.ranking_report import EvalReport
+    from scorer.evaluation.label_report import LabelReport
+    from scorer.evaluation.label_run import AnswerForm, Debiased
+    from scorer.evaluation.ranking_report import EvalReport
 
 
 _RANKING_TOKENS = 300
@@ -93,13 +93,13 @@ def command(
     """
     from engine import EngineError
     from scorer.errors import Refusal
-    from scorer.eval_labels import evaluate_labels
-    from scorer.label_report import format_label_report
-    from scorer.label_sets import is_label_set, read_label_set
-    from scorer.offline_model import NoModel, offline_model
-    from scorer.ranking_report import format_report
-    from scorer.ranking_sets import read_ranking_set
-    from scorer.set_lines import EvalSetError
+    from scorer.evaluation.label_report import format_label_report
+    from scorer.evaluation.label_sets import is_label_set, read_label_set
+    from scorer.evaluation.labels import evaluate_labels
+    from scorer.evaluation.ranking_report import format_report
+    from scorer.evaluation.ranking_sets import read_ranking_set
+    from scorer.evaluation.set_lines import EvalSetError
+    from scorer.offline.model import NoModel, offline_model
 
     report: LabelReport | EvalReport
     try:
@@ -117,7 +117,7 @@ def command(
             shown = format_label_report(report)
         else:
             _require_extra()
-            from scorer.eval_ranking import evaluate_ranking
+            from scorer.evaluation.ranking import evaluate_ranking
 
             ranking_set = read_ranking_set(set_dir)
             with offline_model(os.environ, model=model, template=template) as loaded:

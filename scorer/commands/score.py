@@ -10,9 +10,9 @@ import click
 
 if TYPE_CHECKING:
     from scorer.model_host import LoadedModel
-    from scorer.pair_lines import LineInfo
-    from scorer.prompts import PromptBuilder
-    from scorer.score_file import Totals
+    from scorer.offline.pair_lines import LineInfo
+    from scorer.offline.score_file import Totals
+    from scorer.scoring.prompts import PromptBuilder
 
 
 @click.command("score")
@@ -55,9 +55,9 @@ def command(
     could not go on, 130 if it was interrupted.
     """
     from engine import EngineError
-    from scorer.offline_model import NoModel, offline_model
-    from scorer.pair_lines import InputError, scan_lines
-    from scorer.result_file import ResultFileError
+    from scorer.offline.model import NoModel, offline_model
+    from scorer.offline.pair_lines import InputError, scan_lines
+    from scorer.offline.result_file import ResultFileError
 
     output = output or file.with_name(f"{file.stem}.scores.jsonl")
     try:
@@ -86,9 +86,9 @@ def _score(
 ) -> Totals:
     from tqdm import tqdm
 
-    from scorer.offline import score_now
-    from scorer.result_file import FORMAT, Header, ResultFile
-    from scorer.score_file import score_lines
+    from scorer.offline.result_file import FORMAT, Header, ResultFile
+    from scorer.offline.score_file import score_lines
+    from scorer.offline.scoring import score_now
 
     info = model.engine.info
     header = Header(
@@ -131,7 +131,7 @@ _BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} pairs [{elapsed}{postfix}]
 
 
 def _show(bar: Any, totals: Totals) -> None:
-    from scorer.token_shares import format_shares
+    from scorer.evaluation.token_shares import format_shares
 
     if totals.done_pairs:
         rate = totals.done_pairs / totals.seconds
@@ -140,7 +140,7 @@ def _show(bar: Any, totals: Totals) -> None:
 
 
 def _summary(totals: Totals, output: Path) -> str:
-    from scorer.token_shares import format_shares
+    from scorer.evaluation.token_shares import format_shares
 
     parts = [f"{totals.done_pairs} pairs"]
     if totals.skipped_pairs:

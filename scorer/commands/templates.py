@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from scorer.templates import Template
+    from scorer.templates.registry import Template
 
 
 @click.command("templates")
@@ -18,8 +18,8 @@ def command(*, name: str | None) -> None:
     NAME is ``name``, ``name@version``, or the path of a template file of your own, which is
     checked as it would be at start-up.
     """
-    from scorer.chat_formats import builtin_chat_formats
-    from scorer.templates import TemplateError, builtin_templates, find_template
+    from scorer.templates.chat_formats import builtin_chat_formats
+    from scorer.templates.registry import TemplateError, builtin_templates, find_template
 
     if name is None:
         for template in builtin_templates():

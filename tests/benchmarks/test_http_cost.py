@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from benchmarks.http_cost import cpu_ms, request_body
-from scorer.native_dialect import native_dialect
+from scorer.dialects.native import native_dialect
 
 
 def test_body_is_a_valid_request_of_different_documents_of_the_stated_size() -> None:

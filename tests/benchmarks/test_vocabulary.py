@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.check_prompts import check_prompts
 from benchmarks.vocabulary import VocabularyError, load_vocabulary
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 
 VOCABULARY = load_vocabulary()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine import EngineSnapshot, StepStats, TaskStats
 from scorer.metrics import Metrics
-from scorer.text_tokens import MemoStats
+from scorer.tokens.text_tokens import MemoStats
 
 ROUTES = ("/v1/batches/score", "/rerank")
 

@@ -302,7 +302,7 @@ def test_kv_bytes_of_the_default_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["engine.model_config", "engine.checkpoint_files", "scorer.plan", "scorer.tokenizer_files"]
+    "module", ["engine.model_config", "engine.checkpoint_files", "scorer.plan", "scorer.tokens.tokenizer_files"]
 )
 def test_describing_a_checkpoint_needs_no_torch(module: str) -> None:
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -10,7 +10,7 @@ from typing import Any
 from gguf import GGUFWriter
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 
 CONTROL, USER_DEFINED, NORMAL, UNUSED = 3, 4, 1, 5
 SPECIAL = ["<|end|>", "<|start|>"]

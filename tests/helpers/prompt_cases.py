@@ -8,14 +8,14 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from scorer.chat_formats import find_chat_format
-from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
-from scorer.prompts import PromptBuilder
-from scorer.template_parser import parse_template
-from scorer.template_types import Template
-from scorer.templates import find_template
-from scorer.text_tokens import TextMemo
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.scoring.prompt_types import PairPrompt, PromptError, PromptLimits
+from scorer.scoring.prompts import PromptBuilder
+from scorer.templates.chat_formats import find_chat_format
+from scorer.templates.parser import parse_template
+from scorer.templates.registry import find_template
+from scorer.templates.types import Template
+from scorer.tokens.text_tokens import TextMemo
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.word_tokenizers import CHATML
 
 ROOMY = PromptLimits(max_prompt_tokens=100_000)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
+from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
 
 QWEN3_SPECIALS = ("<|im_start|>", "<|im_end|>")
 THINK = ("<think>", "</think>")

@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from scorer.app import Application, build_application, load_prompts
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
-from scorer.raw_texts import RawTexts
+from scorer.scoring.raw_texts import RawTexts
 from scorer.settings import Settings
-from scorer.text_tokens import TextMemo
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.word_tokenizers import loaded
 

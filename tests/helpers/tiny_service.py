@@ -11,9 +11,9 @@ from litestar.testing import TestClient
 from scorer.app import build_application, load_prompts
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
-from scorer.raw_texts import RawTexts
+from scorer.scoring.raw_texts import RawTexts
 from scorer.settings import Settings
-from scorer.text_tokens import TextMemo
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.service import client_of
 from tests.helpers.tiny import tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.word_tokenizers import loaded

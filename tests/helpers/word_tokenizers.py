@@ -9,7 +9,7 @@ from typing import Final
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 
 CHATML: Final = ("<|im_start|>", "<|im_end|>")
 LLAMA3: Final = ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")

@@ -27,7 +27,7 @@ from engine.records import (
     ScoreResult,
 )
 from engine.runner import EngineThread
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.prompts import real_prompts
 from tests.helpers.tiny import running, score, tiny_engine
 

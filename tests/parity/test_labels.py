@@ -14,13 +14,13 @@ from engine.checkpoint import Checkpoint
 from engine.records import ScoreTask
 from engine.runner import EngineThread
 from scorer.app import load_prompts
-from scorer.batch import ScoredBatch
-from scorer.batch_plan import plan_batch
+from scorer.dialects.schema import ScoreRequest
 from scorer.model_host import LoadedModel
-from scorer.offline import score_now
-from scorer.raw_texts import RawTexts
-from scorer.schema import ScoreRequest
-from scorer.text_tokens import TextMemo
+from scorer.offline.scoring import score_now
+from scorer.scoring.batch import ScoredBatch
+from scorer.scoring.batch_plan import plan_batch
+from scorer.scoring.raw_texts import RawTexts
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.plain_model import plain_logits
 from tests.helpers.tiny import running, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.word_tokenizers import loaded

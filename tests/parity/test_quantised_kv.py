@@ -11,7 +11,7 @@ import torch
 
 from engine.checkpoint import load_checkpoint
 from engine.records import LabelReadout, Row
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.plain_model import numbers
 from tests.helpers.prompts import real_prompts
 from tests.helpers.tiny import running, score, tiny_checkpoint, tiny_config, tiny_engine

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.admission import Admission
 from scorer.errors import Overloaded
+from scorer.http.admission import Admission
 
 
 def test_places_are_given_until_none_is_left_and_come_back() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import zstandard
 
-from scorer.body_encoding import Encoding, encoding_of, inflate
 from scorer.errors import BodyTooLarge, MalformedBody, UnsupportedMedia
+from scorer.http.body_encoding import Encoding, encoding_of, inflate
 from tests.helpers.service import RERANK, SCORE, service
 
 BODY = {"queries": ["q"], "documents": ["d"]}

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import BranchResult, GenerateResult, TaskStats
-from scorer.branch_texts import BranchText, BranchTexts
-from scorer.raw_texts import RawTexts
-from scorer.schema_generate import GenerateText
-from scorer.text_tokens import TextMemo
+from scorer.generation.branch_texts import BranchText, BranchTexts
+from scorer.generation.schema import GenerateText
+from scorer.scoring.raw_texts import RawTexts
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.word_tokenizers import loaded
 
 TOKENIZER = loaded("smollm")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scorer.calibration import read_calibration
-from scorer.calibration_examples import answers_of, pairs_of
+from scorer.calibration.calibration import read_calibration
+from scorer.calibration.examples import answers_of, pairs_of
 from scorer.commands.calibrate import command
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import fake_model
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Stands in for the model that the command loads."""
     engine = FakeEngine()
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: fake_model(engine))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: fake_model(engine))
     monkeypatch.setenv("SCORER_SELF_TEST", "report")
     return engine
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from scorer.app import load_model
-from scorer.calibration import (
+from scorer.calibration.calibration import (
     Calibration,
     CalibrationError,
     Platt,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from scorer.calibration import CalibrationError
-from scorer.calibration_fit import (
+from scorer.calibration.calibration import CalibrationError
+from scorer.calibration.fit import (
     PLATT,
     TEMPERATURE,
     ScoredPair,
@@ -17,7 +17,7 @@ from scorer.calibration_fit import (
     platt_loss,
     temperature_loss,
 )
-from scorer.label_eval import Answer
+from scorer.evaluation.label_eval import Answer
 
 
 def sigmoid(value: float) -> float:

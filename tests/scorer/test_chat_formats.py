@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.chat_formats import builtin_chat_formats, detect_chat_format, find_chat_format, prompt_bos
-from scorer.templates import TemplateError
+from scorer.templates.chat_formats import builtin_chat_formats, detect_chat_format, find_chat_format, prompt_bos
+from scorer.templates.registry import TemplateError
 
 MISTRAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"]
 GEMMA = ["<pad>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from examples import demo
-from scorer.json_body import StrictDecoder
-from scorer.schema import ScoreRequest
+from scorer.dialects.schema import ScoreRequest
+from scorer.http.json_body import StrictDecoder
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scorer.dialect import Dialect
-from scorer.dialect_choice import DialectChoice
-from scorer.error_forms import tei_error, vllm_error
+from scorer.dialects.choice import DialectChoice
+from scorer.dialects.dialect import Dialect
+from scorer.dialects.error_forms import tei_error, vllm_error
 from scorer.errors import InvalidValue
-from scorer.json_body import StrictDecoder
+from scorer.http.json_body import StrictDecoder
 
 
 class Body(msgspec.Struct):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.document_chunks import cut_text, split_documents
+from scorer.dialects.schema import ChunkSpec
 from scorer.errors import InvalidValue
-from scorer.schema import ChunkSpec
+from scorer.scoring.document_chunks import cut_text, split_documents
 from tests.helpers.prompt_cases import HOSTILE, YES_NO, builder
 from tests.helpers.word_tokenizers import WORD_STYLES, loaded
 

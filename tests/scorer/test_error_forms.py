@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from engine import EngineFault, OutOfCapacity
-from scorer.error_forms import ErrorForm, native_error, sglang_error, tei_error, vllm_error
+from scorer.dialects.error_forms import ErrorForm, native_error, sglang_error, tei_error, vllm_error
 from scorer.errors import InvalidValue, MalformedBody, NotReady, UnknownModel, UnsupportedMedia, failure_of
 
 WRONG = InvalidValue("`top_n`: expected `int` >= 1", field="top_n", value=0, limit=1)

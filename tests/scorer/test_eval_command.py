@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples/ranking-set"
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Stands in for the model that the command loads."""
     engine = FakeEngine()
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: fake_model(engine))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: fake_model(engine))
     monkeypatch.setenv("SCORER_SELF_TEST", "report")
     return engine
 
@@ -58,7 +58,7 @@ def test_the_report_for_programs_adds_up(engine: FakeEngine, tmp_path: Path) -> 
 
 
 def test_a_set_that_is_wrong_is_named_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: pytest.fail("the model was loaded"))
 
     result = CliRunner().invoke(command, [str(tmp_path)])
 
@@ -87,7 +87,7 @@ def test_a_missing_model_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
     def load(*_: object) -> None:
         raise ModelNotFoundError("there is no model: `scorer fetch` puts one in place")
 
-    monkeypatch.setattr("scorer.offline_model.load_model", load)
+    monkeypatch.setattr("scorer.offline.model.load_model", load)
 
     result = CliRunner().invoke(command, [str(EXAMPLES)])
 
@@ -107,7 +107,7 @@ def test_an_engine_that_fails_ends_the_command_with_the_reason(engine: FakeEngin
 
 def test_a_model_that_fails_its_self_test_judges_nothing(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SCORER_SELF_TEST", "require")
-    monkeypatch.setattr("scorer.offline_model.self_test", lambda _: "golden query 0 is wrong")
+    monkeypatch.setattr("scorer.offline.model.self_test", lambda _: "golden query 0 is wrong")
 
     result = CliRunner().invoke(command, [str(EXAMPLES)])
 

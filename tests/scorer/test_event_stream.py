@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from engine import EngineClosed
-from scorer.event_stream import EventStream
-from scorer.request_record import RequestRecord
+from scorer.http.event_stream import EventStream
+from scorer.http.request_record import RequestRecord
 
 End = Literal["ends", "fails", "client_goes"]
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import ScoreTask
-from scorer.prompt_types import PromptLimits
-from scorer.template_types import Order
-from scorer.templates import find_template
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.scoring.prompt_types import PromptLimits
+from scorer.templates.registry import find_template
+from scorer.templates.types import Order
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.prompt_cases import HOSTILE, TEXTS, all_ids, build_one, builder, plainly
 from tests.helpers.published_prompts import real_qwen3_tokenizer

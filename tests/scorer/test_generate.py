@@ -17,13 +17,13 @@ from litestar.testing import TestClient
 from engine import DeadlineExceeded, EngineFault, GenerateResult, OutOfCapacity
 from engine.runner import EngineThread
 from scorer.app import Application, build_application, load_prompts
-from scorer.branch_texts import BranchTexts
+from scorer.generation.branch_texts import BranchTexts
+from scorer.generation.schema import GenerateText
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
-from scorer.raw_texts import RawTexts
-from scorer.schema_generate import GenerateText
+from scorer.scoring.raw_texts import RawTexts
 from scorer.settings import Settings
-from scorer.text_tokens import TextMemo
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.asgi import Exchange
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.paper_engine import check_cache

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from scorer.calibration import Platt
-from scorer.item_plan import ItemPlan, Part
-from scorer.item_scores import score_item
-from scorer.readouts import LabelPlan, LikelihoodPlan
-from scorer.scores import ItemScore, LabelReading, LikelihoodReading, Reading
-from scorer.template_types import Scoring
+from scorer.calibration.calibration import Platt
+from scorer.scoring.item_plan import ItemPlan, Part
+from scorer.scoring.item_scores import score_item
+from scorer.scoring.readouts import LabelPlan, LikelihoodPlan
+from scorer.scoring.scores import ItemScore, LabelReading, LikelihoodReading, Reading
+from scorer.templates.types import Scoring
 
 IDS = tuple(np.array([token], dtype=np.int32) for token in range(3))
 

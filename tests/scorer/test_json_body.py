@@ -8,7 +8,6 @@ import httpx
 import msgspec
 import pytest
 
-from scorer.admission import Admission, BodyBuffer
 from scorer.errors import (
     BodyTimeout,
     BodyTooLarge,
@@ -18,7 +17,8 @@ from scorer.errors import (
     Overloaded,
     UnsupportedMedia,
 )
-from scorer.json_body import StrictDecoder, read_body, require_json
+from scorer.http.admission import Admission, BodyBuffer
+from scorer.http.json_body import StrictDecoder, read_body, require_json
 from tests.helpers.service import PATIENCE_S, RERANK, SCORE, service
 
 GOOD = {"queries": ["q"], "documents": ["d"]}

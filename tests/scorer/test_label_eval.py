@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from scorer.label_eval import Answer, expected_calibration_error, judge_answers, wilson_interval
+from scorer.evaluation.label_eval import Answer, expected_calibration_error, judge_answers, wilson_interval
 
 
 def test_measures_of_a_few_answers_by_hand() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.label_orders import label_orders
+from scorer.scoring.label_orders import label_orders
 
 
 def test_the_first_order_is_that_of_the_request() -> None:

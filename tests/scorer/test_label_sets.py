@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scorer.label_sets import is_label_set, read_label_set
-from scorer.set_lines import EvalSetError
+from scorer.evaluation.label_sets import is_label_set, read_label_set
+from scorer.evaluation.set_lines import EvalSetError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/label-set"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from scorer.http.request_record import RequestRecord
 from scorer.logs import configure, log_request
-from scorer.request_record import RequestRecord
 
 
 @pytest.fixture

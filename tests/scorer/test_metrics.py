@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from engine import EngineObserver, EngineSnapshot, StepStats, TaskStats
 from engine.records import TaskEnd
 from scorer.metrics import ItemOutcome, Metrics, Stage
-from scorer.text_tokens import MemoStats
+from scorer.tokens.text_tokens import MemoStats
 
 OPENMETRICS = "application/openmetrics-text"
 PROMETHEUS_2_ACCEPT = (

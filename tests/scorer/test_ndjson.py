@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from scorer.dialects.ndjson import decode_lines
+from scorer.dialects.schema import CacheSpec, QueryItem, ScoreRequest, TextItem
 from scorer.errors import InvalidValue, MalformedBody
-from scorer.ndjson import decode_lines
-from scorer.schema import CacheSpec, QueryItem, ScoreRequest, TextItem
 
 
 def test_a_line_is_a_pair_and_texts_that_repeat_are_one() -> None:

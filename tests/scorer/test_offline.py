@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from scorer.dialects.schema import ScoreRequest
 from scorer.errors import InvalidValue
-from scorer.offline import score_now
-from scorer.schema import ScoreRequest
+from scorer.offline.scoring import score_now
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import SCORE, fake_model, service
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from litestar import Litestar
 
+from scorer.dialects.rerank_schema import RerankResponse
+from scorer.dialects.schema import ItemResult, ScoreResponse, StreamEnd
 from scorer.errors import ANSWERS
-from scorer.json_body import StrictDecoder
+from scorer.http.json_body import StrictDecoder
+from scorer.http.probes import Info, Liveness, ModelList, Readiness
 from scorer.openapi import OPERATIONS, encoded_document, openapi_document
-from scorer.openapi_operations import Spoken
-from scorer.probes import Info, Liveness, ModelList, Readiness
-from scorer.schema import ItemResult, ScoreResponse, StreamEnd
-from scorer.schema_rerank import RerankResponse
+from scorer.openapi.operations import Spoken
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, fake_application, service
 

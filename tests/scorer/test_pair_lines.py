@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scorer.pair_lines import InputError, LineInfo, PairLine, read_lines, scan_lines
-from scorer.schema import ScoreRequest
+from scorer.dialects.schema import ScoreRequest
+from scorer.offline.pair_lines import InputError, LineInfo, PairLine, read_lines, scan_lines
 
 PAIR = b'{"query": "q", "document": "d"}'
 BATCH = b'{"queries": ["a", "b"], "documents": ["c", "d", "e"]}'

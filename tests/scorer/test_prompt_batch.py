@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.chat_formats import find_chat_format
-from scorer.prompt_types import PairPrompt, PromptError, PromptLimits
-from scorer.prompts import PromptBuilder
-from scorer.template_types import Template
-from scorer.text_tokens import TextMemo
+from scorer.scoring.prompt_types import PairPrompt, PromptError, PromptLimits
+from scorer.scoring.prompts import PromptBuilder
+from scorer.templates.chat_formats import find_chat_format
+from scorer.templates.types import Template
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.prompt_cases import (
     LIKELIHOOD,
     PIECEWISE,

@@ -4,9 +4,9 @@ import pytest
 
 from scorer.app import load_prompts
 from scorer.errors import InvalidValue
-from scorer.prompt_catalogue import PromptCatalogue
-from scorer.template_types import TemplateError
-from scorer.text_tokens import TextMemo
+from scorer.templates.catalogue import PromptCatalogue
+from scorer.templates.types import TemplateError
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.word_tokenizers import loaded
 
 

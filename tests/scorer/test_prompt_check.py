@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.prompt_check import check_prompts
-from scorer.prompts import PromptBuilder
-from scorer.safe_cuts import SafeCuts
-from scorer.template_parser import parse_template
-from scorer.template_types import Template
-from scorer.templates import builtin_templates
-from scorer.text_tokens import TextEncoder
+from scorer.scoring.prompts import PromptBuilder
+from scorer.templates.parser import parse_template
+from scorer.templates.prompt_check import check_prompts
+from scorer.templates.registry import builtin_templates
+from scorer.templates.types import Template
+from scorer.tokens.safe_cuts import SafeCuts
+from scorer.tokens.text_tokens import TextEncoder
 from tests.helpers.prompt_cases import LIKELIHOOD, YES_NO, builder
 from tests.helpers.published_prompts import THINK
 from tests.helpers.word_tokenizers import CHATML, WORD_STYLES, loaded

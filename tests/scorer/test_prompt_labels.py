@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.prompts import PromptInputError
-from scorer.template_parser import parse_template
-from scorer.template_types import TemplateError
+from scorer.scoring.prompts import PromptInputError
+from scorer.templates.parser import parse_template
+from scorer.templates.types import TemplateError
 from tests.helpers.prompt_cases import (
     PIECEWISE,
     YES_NO,

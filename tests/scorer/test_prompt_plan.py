@@ -8,10 +8,10 @@ import pytest
 
 from scorer.errors import InvalidValue
 from scorer.model_host import LoadedModel
-from scorer.prompt_plan import plan_prompts
-from scorer.prompt_request import PromptRequest, TextOrIds
-from scorer.raw_texts import RawTexts
-from scorer.text_tokens import TextMemo
+from scorer.scoring.prompt_plan import plan_prompts
+from scorer.scoring.prompt_request import PromptRequest, TextOrIds
+from scorer.scoring.raw_texts import RawTexts
+from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import fake_model
 from tests.helpers.word_tokenizers import loaded

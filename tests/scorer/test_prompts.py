@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.prompt_types import PairPrompt, PromptLimits
-from scorer.prompts import PromptInputError
-from scorer.template_parser import parse_template
-from scorer.template_types import Template, TemplateError
-from scorer.tokenizer_files import LoadedTokenizer, load_tokenizer
+from scorer.scoring.prompt_types import PairPrompt, PromptLimits
+from scorer.scoring.prompts import PromptInputError
+from scorer.templates.parser import parse_template
+from scorer.templates.types import Template, TemplateError
+from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
 from tests.helpers.prompt_cases import (
     HOSTILE,
     LIKELIHOOD,

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.errors import InvalidValue
-from scorer.questions import (
+from scorer.dialects.questions import (
     Answer,
     Entry,
     answer_of,
@@ -12,7 +11,8 @@ from scorer.questions import (
     score_question,
     yes_no_question,
 )
-from scorer.scores import ItemScore
+from scorer.errors import InvalidValue
+from scorer.scoring.scores import ItemScore
 
 
 def test_options_are_called_by_a_letter_and_by_two_where_letters_run_out() -> None:

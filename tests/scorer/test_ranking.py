@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from scorer.batch import ItemFault, ScoredItem
-from scorer.ranking import best_items
-from scorer.scores import ItemScore
+from scorer.dialects.ranking import best_items
+from scorer.scoring.batch import ItemFault, ScoredItem
+from scorer.scoring.scores import ItemScore
 
 FAULT = ItemFault(status="error", outcome="invalid", code="c", message="m", retryable=False)
 

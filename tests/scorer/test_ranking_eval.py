@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scorer.bm25 import bm25_scores
-from scorer.ranking_eval import Scores, choose_weight, compare, evaluate, mix, rank, z_scores
-from scorer.ranking_sets import RankingQuery, read_ranking_set
+from scorer.evaluation.bm25 import bm25_scores
+from scorer.evaluation.ranking_eval import Scores, choose_weight, compare, evaluate, mix, rank, z_scores
+from scorer.evaluation.ranking_sets import RankingQuery, read_ranking_set
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared/data"

@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from engine import RowUsage
-from scorer.batch import ScoredBatch
-from scorer.offline import score_now
-from scorer.ranking_run import Tally, first_candidates, score_candidates
-from scorer.ranking_sets import RankingQuery
-from scorer.schema import ScoreRequest
+from scorer.dialects.schema import ScoreRequest
+from scorer.evaluation.ranking_run import Tally, first_candidates, score_candidates
+from scorer.evaluation.ranking_sets import RankingQuery
+from scorer.offline.scoring import score_now
+from scorer.scoring.batch import ScoredBatch
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import fake_model
 

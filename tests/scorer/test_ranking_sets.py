@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scorer.ranking_sets import read_ranking_set
-from scorer.set_lines import EvalSetError
+from scorer.evaluation.ranking_sets import read_ranking_set
+from scorer.evaluation.set_lines import EvalSetError
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared/data"

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorer.raw_texts import RawTexts
-from scorer.text_tokens import TextMemo
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.scoring.raw_texts import RawTexts
+from scorer.tokens.text_tokens import TextMemo
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.word_tokenizers import CHATML, WORD_STYLES, loaded
 
 TEXT = st.lists(

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 
-from scorer.prompt_types import PairPrompt
-from scorer.template_types import Template
-from scorer.templates import find_template
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.scoring.prompt_types import PairPrompt
+from scorer.templates.registry import find_template
+from scorer.templates.types import Template
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers import published_prompts as published
 from tests.helpers.prompt_cases import HOSTILE, TEXTS, all_ids, build_all, build_one, builder
 from tests.helpers.published_prompts import MARK, QWEN3_SPECIALS, THINK, as_published, real_qwen3_tokenizer

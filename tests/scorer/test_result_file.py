@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scorer.result_file import Header, ResultFile, ResultFileError, line_hash
+from scorer.offline.result_file import Header, ResultFile, ResultFileError, line_hash
 
 HEADER = Header(
     format="scorer-results@1",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scorer.schema import MAX_COUNT
+from scorer.dialects.schema import MAX_COUNT
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import SCORE, sample, service
 

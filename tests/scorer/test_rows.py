@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from engine import LabelReadout, LikelihoodReadout, TokenIds
-from scorer.prompt_types import PairPrompt, PromptError
-from scorer.readouts import LabelPlan, LikelihoodPlan, ReadoutPlan
-from scorer.rows import Keep, plan_rows
+from scorer.scoring.prompt_types import PairPrompt, PromptError
+from scorer.scoring.readouts import LabelPlan, LikelihoodPlan, ReadoutPlan
+from scorer.scoring.rows import Keep, plan_rows
 
 
 def ids(*tokens: int) -> TokenIds:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
-from scorer.safe_cuts import SafeCuts
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.safe_cuts import SafeCuts
+from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.word_tokenizers import WORD_STYLES, word_tokenizer
 
 HOSTILE = st.text(

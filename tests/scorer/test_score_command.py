@@ -27,7 +27,7 @@ PAIRS = ROOT / "examples/pairs.jsonl"
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """Stands in for the model that the command loads."""
     engine = FakeEngine()
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: fake_model(engine))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: fake_model(engine))
     monkeypatch.setenv("SCORER_SELF_TEST", "report")
     return engine
 
@@ -77,7 +77,7 @@ def test_goes_on_where_it_was(engine: FakeEngine, source: Path, tmp_path: Path) 
 
 def test_another_template_does_not_go_on(engine: FakeEngine, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CliRunner().invoke(command, [str(source)])
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: fake_model(engine, template="yes-no"))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: fake_model(engine, template="yes-no"))
 
     result = CliRunner().invoke(command, [str(source)])
 
@@ -89,8 +89,8 @@ def test_a_template_file_that_was_edited_does_not_go_on(
     engine: FakeEngine, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.toml"
-    own.write_text((ROOT / "scorer/template_files/query-likelihood@1.toml").read_text().replace("-likelihood", "-own"))
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: fake_model(engine, template=str(own)))
+    own.write_text((ROOT / "scorer/templates/files/query-likelihood@1.toml").read_text().replace("-likelihood", "-own"))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: fake_model(engine, template=str(own)))
     CliRunner().invoke(command, [str(source)])
     again = CliRunner().invoke(command, [str(source)])
     own.write_text(own.read_text().replace("Passage:", "Text:"))
@@ -103,7 +103,7 @@ def test_a_template_file_that_was_edited_does_not_go_on(
 
 
 def test_a_wrong_line_is_named_before_a_model_is_loaded(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scorer.offline_model.load_model", lambda *_: pytest.fail("the model was loaded"))
+    monkeypatch.setattr("scorer.offline.model.load_model", lambda *_: pytest.fail("the model was loaded"))
     source.write_text('{"query": "q", "document": "d"}\n{"query": "q"}\n')
 
     result = CliRunner().invoke(command, [str(source)])

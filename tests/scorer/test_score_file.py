@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from engine import EngineFault
-from scorer.batch import ScoredBatch
+from scorer.dialects.schema import ScoreRequest
 from scorer.errors import InvalidValue
 from scorer.model_host import LoadedModel
-from scorer.offline import score_now
-from scorer.pair_lines import InputError, scan_lines
-from scorer.result_file import Header, ResultFile
-from scorer.schema import ScoreRequest
-from scorer.score_file import Totals, score_lines
+from scorer.offline.pair_lines import InputError, scan_lines
+from scorer.offline.result_file import Header, ResultFile
+from scorer.offline.score_file import Totals, score_lines
+from scorer.offline.scoring import score_now
+from scorer.scoring.batch import ScoredBatch
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import SCORE, fake_model, service
 

@@ -15,12 +15,12 @@ import pytest
 from litestar.testing import TestClient
 
 from engine import DeadlineExceeded, EngineFault, OutOfCapacity, ScoreResult, ScoreTask
-from scorer.admission import Admission
+from scorer.dialects.native import native_dialect
+from scorer.dialects.score_stream import PART_ROWS, stream_lines
+from scorer.http.admission import Admission
+from scorer.http.request_record import RequestRecord
 from scorer.metrics import Metrics
 from scorer.model_host import ModelHost
-from scorer.native_dialect import native_dialect
-from scorer.request_record import RequestRecord
-from scorer.score_stream import PART_ROWS, stream_lines
 from scorer.service import ScoringService
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import PATIENCE_S, SCORE, client_of, fake_application, fake_model, sample, service

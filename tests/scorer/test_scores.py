@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engine import LabelOutcome, LikelihoodOutcome
-from scorer.readouts import LabelPlan, LikelihoodPlan
-from scorer.scores import ItemScore, NonFinite, score_of
+from scorer.scoring.readouts import LabelPlan, LikelihoodPlan
+from scorer.scoring.scores import ItemScore, NonFinite, score_of
 
 ONE = tuple(np.array([token], dtype=np.int32) for token in (3, 4))
 SEVERAL = (np.array([3, 4], dtype=np.int32), np.array([3, 5], dtype=np.int32))

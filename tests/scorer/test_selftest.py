@@ -21,8 +21,8 @@ from engine import (
     TaskStats,
 )
 from scorer.model_host import LoadedModel
-from scorer.safe_cuts import SafeCuts
 from scorer.selftest import self_test
+from scorer.tokens.safe_cuts import SafeCuts
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import fake_model
 from tests.helpers.word_tokenizers import loaded

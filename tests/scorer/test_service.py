@@ -16,7 +16,7 @@ from litestar.testing import TestClient
 
 from engine import DeadlineExceeded, EngineClosed, EngineFault, InvalidTask, OutOfCapacity
 from scorer.app import Application
-from scorer.batch_plan import plan_batch
+from scorer.scoring.batch_plan import plan_batch
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, client_of, fake_application, sample, service, until
 
@@ -208,7 +208,7 @@ def test_tokenising_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPa
         assert may_plan.wait(20)
         return plan(*arguments, **options)
 
-    monkeypatch.setattr("scorer.request_plan.plan_batch", slow)
+    monkeypatch.setattr("scorer.scoring.request_plan.plan_batch", slow)
     with service() as client, ThreadPoolExecutor(1) as pool:
         scoring = pool.submit(client.post, SCORE, json=BODY)
         assert planned.wait(20)
@@ -297,7 +297,7 @@ def test_b025_a_client_that_leaves_while_its_request_is_tokenised_leaves_nothing
         assert may_plan.wait(20)
         return plan(*arguments, **options)
 
-    monkeypatch.setattr("scorer.request_plan.plan_batch", slow)
+    monkeypatch.setattr("scorer.scoring.request_plan.plan_batch", slow)
 
     async def scenario() -> None:
         connection = Connection(BYTES)
@@ -324,7 +324,7 @@ def test_b025_a_client_that_leaves_before_its_turn_costs_no_tokenising(monkeypat
         assert may_plan.wait(20)
         return plan(*arguments, **options)
 
-    monkeypatch.setattr("scorer.request_plan.plan_batch", slow)
+    monkeypatch.setattr("scorer.scoring.request_plan.plan_batch", slow)
 
     async def scenario() -> None:
         connections = [Connection(BYTES) for _ in range(30)]

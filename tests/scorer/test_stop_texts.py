@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.stop_texts import StopCutter
+from scorer.generation.stop_texts import StopCutter
 
 few_letters = st.text("ab", max_size=12)
 stop_lists = st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)

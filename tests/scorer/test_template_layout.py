@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from tokenizers import AddedToken
 
-from scorer.chat_formats import find_chat_format
-from scorer.template_layout import LayoutPart, SpecialToken, TemplateBinder, TextRun
-from scorer.template_parser import parse_template
-from scorer.template_types import Order, Template, TemplateError
-from scorer.templates import find_template
-from scorer.tokenizer_files import LoadedTokenizer
+from scorer.templates.chat_formats import find_chat_format
+from scorer.templates.layout import LayoutPart, SpecialToken, TemplateBinder, TextRun
+from scorer.templates.parser import parse_template
+from scorer.templates.registry import find_template
+from scorer.templates.types import Order, Template, TemplateError
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.word_tokenizers import CHATML, LLAMA3, loaded
 
 GEMMA = ("<bos>", "<start_of_turn>", "<end_of_turn>")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.template_parser import parse_template
-from scorer.template_types import Mark, Piece, Slot, TemplateError, Text
+from scorer.templates.parser import parse_template
+from scorer.templates.types import Mark, Piece, Slot, TemplateError, Text
 
 GOOD = """
 name = "mine"

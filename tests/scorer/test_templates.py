@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scorer.template_types import TemplateError
-from scorer.templates import DEFAULT_TEMPLATE, builtin_templates, find_template, read_template
+from scorer.templates.registry import DEFAULT_TEMPLATE, builtin_templates, find_template, read_template
+from scorer.templates.types import TemplateError
 
 GOOD = """
 name = "mine"

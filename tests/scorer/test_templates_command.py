@@ -4,9 +4,9 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from scorer.chat_formats import builtin_chat_formats
 from scorer.commands.templates import command
-from scorer.templates import builtin_templates
+from scorer.templates.chat_formats import builtin_chat_formats
+from scorer.templates.registry import builtin_templates
 
 OWN = """
 name = "mine"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from scorer.prompt_check import check_prompts
-from scorer.template_parser import parse_template
+from scorer.templates.parser import parse_template
+from scorer.templates.prompt_check import check_prompts
 from tests.helpers.prompt_cases import builder
 from tests.helpers.word_tokenizers import loaded
 

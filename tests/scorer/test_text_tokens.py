@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from scorer.text_tokens import EncodedText, TextEncoder, TextMemo, TextPiece
+from scorer.tokens.text_tokens import EncodedText, TextEncoder, TextMemo, TextPiece
 from tests.helpers.word_tokenizers import CHATML, WORD_STYLES, loaded, word_tokenizer
 
 

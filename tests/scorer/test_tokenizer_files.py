@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from engine import CheckpointError
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.bpe_files import (
     PIECES,
     TEXTS,

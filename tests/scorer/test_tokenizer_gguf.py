@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from engine import CheckpointError
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.bpe_files import (
     CONTROL,
     CORPUS,

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, trainers
 
 from engine import CheckpointError
-from scorer.tokenizer_files import load_tokenizer
+from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.bpe_files import CORPUS, random_texts, write_tokenizer_metadata
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)

@@ -5,8 +5,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from scorer.schema import ScoreRequest
-from scorer.wire_path import allowed_values, look_up
+from scorer.dialects.schema import ScoreRequest
+from scorer.http.wire_path import allowed_values, look_up
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""How far scores are to be believed: fitted, kept in files, applied."""

@@ -1,0 +1,59 @@
+"""The routes that rank documents for a query, and which dialects each of them speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from litestar import Request, Response, post
+from litestar.handlers import HTTPRouteHandler
+
+from scorer.dialects.choice import DialectChoice
+from scorer.dialects.cohere_rerank import cohere_dialect
+from scorer.dialects.dialect import Dialect, Speech
+from scorer.dialects.error_forms import native_error
+from scorer.dialects.infinity_rerank import infinity_dialect
+from scorer.dialects.nvidia_ranking import nvidia_dialect
+from scorer.dialects.rerank import rerank_dialect
+from scorer.dialects.routes import ScoringGate
+from scorer.dialects.tei_rerank import tei_rerank_dialect
+from scorer.dialects.voyage_rerank import voyage_dialect
+
+NVIDIA_PATHS: Final = (
+    "/v1/ranking",
+    "/v1/retrieval/{model:str}/reranking",
+    "/v1/retrieval/{publisher:str}/{model:str}/reranking",
+)
+
+
+def rerank_routes(gate: ScoringGate) -> Sequence[HTTPRouteHandler]:
+    """Every route that is shaped like a rerank."""
+    by_documents = _by_documents()
+    by_texts = (frozenset({"query", "texts"}), tei_rerank_dialect())
+    return (
+        _route(gate, "/v1/rerank", DialectChoice(by_documents, native_error)),
+        _route(gate, "/rerank", DialectChoice([*by_documents, by_texts], native_error)),
+        _route(gate, "/v2/rerank", cohere_dialect()),
+        _route(gate, "/voyage/v1/rerank", voyage_dialect()),
+        _route(gate, "/infinity/rerank", infinity_dialect()),
+        *(_route(gate, path, nvidia_dialect()) for path in NVIDIA_PATHS),
+    )
+
+
+def _by_documents() -> list[tuple[frozenset[str], Dialect[Any]]]:
+    """Dialects that call documents so, told apart by what only one of them sends."""
+    lenient = rerank_dialect()
+    return [
+        (frozenset({"query", "documents", "top_n", "top_k"}), lenient),
+        (frozenset({"query", "documents", "top_k"}), voyage_dialect()),
+        (frozenset({"query", "documents", "raw_scores"}), infinity_dialect()),
+        (frozenset({"query", "documents"}), lenient),
+    ]
+
+
+def _route(gate: ScoringGate, path: str, speech: Speech) -> HTTPRouteHandler:
+    @post(path, status_code=200)
+    async def rerank(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await gate.answer(request, speech)
+
+    return rerank

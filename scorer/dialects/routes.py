@@ -1,0 +1,105 @@
+"""The native route, and how every scoring route reads its request and writes its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from litestar import Request, Response, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.response import Stream
+
+from scorer.dialects.dialect import Speech
+from scorer.dialects.native import native_dialect, native_lines_dialect
+from scorer.dialects.score_stream import stream_lines
+from scorer.http.admission import Admission, BodyBuffer
+from scorer.http.body_encoding import encoding_of, inflate
+from scorer.http.disconnect import while_connected
+from scorer.http.json_body import NDJSON, is_ndjson, read_body, require_json
+from scorer.http.request_record import RequestRecord, record_of
+from scorer.service import ScoringService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringGate:
+    """What a scoring handler needs: the service and the limits of its body."""
+
+    service: ScoringService
+    admission: Admission
+    max_body_bytes: int
+    body_timeout_s: float
+
+    async def answer(self, request: Request[Any, Any, Any], speech: Speech, *, lines: bool = False) -> Response[bytes]:
+        """Read the body, score, answer.
+
+        Args:
+            lines: The body may also be lines of JSON.
+
+        Raises:
+            Refusal, EngineError: see :mod:`scorer.errors`.
+        """
+        record = self._opened(request, speech, lines=lines)
+        with self.admission.buffer() as buffer:
+            body = await self.read(request, buffer)
+            reply = await while_connected(self.service.score(body, speech, record), request.receive)
+        return Response(reply.body, media_type="application/json", headers=dict(reply.headers))
+
+    async def stream(self, request: Request[Any, Any, Any], speech: Speech) -> Stream:
+        """Read the body, which may be lines of JSON, score, answer in lines from the first result on.
+
+        Raises:
+            Refusal, EngineError: the error came before the first result.
+        """
+        record = self._opened(request, speech, lines=True)
+        with self.admission.buffer() as buffer:
+            body = await self.read(request, buffer)
+            lines = stream_lines(self.service, body, speech, record)
+            first = await while_connected(anext(lines), request.receive)
+        return Stream(_chained(first, lines), media_type=NDJSON)
+
+    def _opened(self, request: Request[Any, Any, Any], speech: Speech, *, lines: bool) -> RequestRecord:
+        record = record_of(request.scope)
+        record.scoring = True
+        record.error_form = speech.error_form
+        require_json(request.headers, lines=lines)
+        return record
+
+    async def read(self, request: Request[Any, Any, Any], buffer: BodyBuffer) -> bytes:
+        """The whole body, inflated; ``buffer`` holds as many bytes as it has.
+
+        Raises:
+            Refusal: see :mod:`scorer.errors`.
+        """
+        limit = self.max_body_bytes
+        encoding = encoding_of(request.headers)
+        body = await read_body(request.receive, request.headers, buffer, limit=limit, timeout_s=self.body_timeout_s)
+        if encoding == "identity":
+            return body
+        body = await asyncio.to_thread(inflate, body, encoding, limit=limit)
+        buffer.release()
+        buffer.append(body)
+        return body
+
+
+async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for chunk in rest:
+            yield chunk
+
+
+def score_route(gate: ScoringGate) -> HTTPRouteHandler:
+    """``POST /v1/batches/score``: an object or lines in, an object or lines out."""
+    batch, lines = native_dialect(), native_lines_dialect()
+
+    @post("/v1/batches/score", status_code=200)
+    async def score_batch(request: Request[Any, Any, Any]) -> Response[Any]:
+        dialect = lines if is_ndjson(request.headers) else batch
+        if NDJSON in request.headers.get("accept", "").lower():
+            return await gate.stream(request, dialect)
+        return await gate.answer(request, dialect, lines=True)
+
+    return score_batch

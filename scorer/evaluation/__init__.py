@@ -1,0 +1,1 @@
+"""How good rankings and answers are on sets whose answers are known."""

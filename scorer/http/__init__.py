@@ -1,0 +1,1 @@
+"""How a request arrives and an answer leaves: protocol, bodies, limits, probes, pages."""

@@ -1,0 +1,66 @@
+"""Wraps the application: every request gets an id, a record, a log line and its metrics.
+
+Middleware of the framework does not see requests that no route matches; this does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar.datastructures import MutableScopeHeaders
+from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
+
+from scorer.http.request_record import RequestRecord, open_record
+from scorer.logs import UNMATCHED, log_request
+from scorer.metrics import Metrics, RequestOutcome
+
+REQUEST_ID_HEADER = "x-request-id"
+
+
+class Edge:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = open_record(scope, _header(scope, REQUEST_ID_HEADER.encode()))
+        status = 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableScopeHeaders.from_message(message)[REQUEST_ID_HEADER] = record.request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            self._finish(scope, record, status)
+
+    def _finish(self, scope: Scope, record: RequestRecord, status: int) -> None:
+        route = scope.get("path_template") or UNMATCHED
+        if record.outcome is None:
+            record.outcome = _outcome_of(status)
+        # Probes and pages are not requests for scores: counting them would hide what those take.
+        if record.scoring or route == UNMATCHED:
+            self._metrics.observe_request(route=route, outcome=record.outcome, seconds=record.elapsed_s())
+        log_request(record, route=route, status=status)
+
+
+def _outcome_of(status: int) -> RequestOutcome:
+    if status < 400:
+        return "ok"
+    return "invalid" if status < 500 else "fault"
+
+
+def _header(scope: HTTPScope, name: bytes) -> str | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            return value.decode("latin-1")
+    return None

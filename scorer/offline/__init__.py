@@ -1,0 +1,1 @@
+"""Scoring without a web server."""

@@ -1,0 +1,116 @@
+"""The rerank-shaped routes of the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scorer.dialects.cohere_rerank import CohereRerankRequest, CohereRerankResponse, cohere_error
+from scorer.dialects.error_forms import tei_error
+from scorer.dialects.infinity_rerank import InfinityRerankRequest, InfinityRerankResponse, infinity_error
+from scorer.dialects.nvidia_ranking import NvidiaRankingRequest, NvidiaRankingResponse
+from scorer.dialects.rerank_schema import RerankRequest, RerankResponse
+from scorer.dialects.tei_rerank import TeiRank, TeiRerankRequest
+from scorer.dialects.voyage_rerank import VoyageRerankRequest, VoyageRerankResponse, voyage_error
+from scorer.errors import UnknownModel
+from scorer.openapi import rerank_examples as examples
+from scorer.openapi.operations import ScoringOperation, Spoken
+
+_LENIENT: Final = Spoken(
+    request=RerankRequest,
+    reply=RerankResponse,
+    requests=examples.RERANK_REQUESTS,
+    answer=examples.RERANK_RESPONSE,
+)
+_VOYAGE: Final = Spoken(
+    request=VoyageRerankRequest,
+    reply=VoyageRerankResponse,
+    requests=examples.VOYAGE_REQUESTS,
+    answer=examples.VOYAGE_RESPONSE,
+    error_form=voyage_error,
+)
+_INFINITY: Final = Spoken(
+    request=InfinityRerankRequest,
+    reply=InfinityRerankResponse,
+    requests=examples.INFINITY_REQUESTS,
+    answer=examples.INFINITY_RESPONSE,
+    error_form=infinity_error,
+)
+_TEI: Final = Spoken(
+    request=TeiRerankRequest,
+    reply=list[TeiRank],
+    requests=examples.TEI_REQUESTS,
+    answer=examples.TEI_RESPONSE,
+    error_form=tei_error,
+)
+_COHERE: Final = Spoken(
+    request=CohereRerankRequest,
+    reply=CohereRerankResponse,
+    requests=examples.COHERE_REQUESTS,
+    answer=examples.COHERE_RESPONSE,
+    error_form=cohere_error,
+)
+_NVIDIA: Final = Spoken(
+    request=NvidiaRankingRequest,
+    reply=NvidiaRankingResponse,
+    requests=examples.NVIDIA_REQUESTS,
+    answer=examples.NVIDIA_RESPONSE,
+)
+_ANY_MODEL: Final = frozenset[type[Exception]]({UnknownModel})
+_BY_DOCUMENTS: Final = (
+    "`documents` with `top_k` alone is Voyage's form, with `raw_scores` Infinity's; with anything else it is that of "
+    "Jina, vLLM and version 1 of Cohere."
+)
+
+RERANK_OPERATIONS: Final = (
+    ScoringOperation(
+        paths=("/v1/rerank",),
+        operation_id="rerank",
+        summary="Rank documents for a query, in the form of Jina, vLLM, Cohere v1, Voyage or Infinity",
+        description=f"{_BY_DOCUMENTS} Unknown fields are ignored, optional fields may be null.",
+        spoken=(_LENIENT, _VOYAGE, _INFINITY),
+        never=_ANY_MODEL,
+    ),
+    ScoringOperation(
+        paths=("/rerank",),
+        operation_id="rerankUnversioned",
+        summary="Rank documents for a query, in the form of text-embeddings-inference or as /v1/rerank does",
+        description=(
+            "`texts` is the form of text-embeddings-inference, answered with an array; a text that cannot be scored "
+            f"refuses the request, as it does there. {_BY_DOCUMENTS} Unknown fields are ignored."
+        ),
+        spoken=(_LENIENT, _TEI, _VOYAGE, _INFINITY),
+        never=_ANY_MODEL,
+    ),
+    ScoringOperation(
+        paths=("/v2/rerank",),
+        operation_id="rerankV2",
+        summary="Rank documents for a query, in the form of Cohere v2",
+        description="Unknown fields are refused. Documents without a score are named in `meta.warnings`.",
+        spoken=(_COHERE,),
+        never=_ANY_MODEL,
+    ),
+    ScoringOperation(
+        paths=("/voyage/v1/rerank",),
+        operation_id="rerankVoyage",
+        summary="Rank documents for a query, in the form of Voyage",
+        description="The base URL for clients of Voyage ends in `/voyage/v1`. Unknown fields are ignored.",
+        spoken=(_VOYAGE,),
+        never=_ANY_MODEL,
+    ),
+    ScoringOperation(
+        paths=("/infinity/rerank",),
+        operation_id="rerankInfinity",
+        summary="Rank documents for a query, in the form of Infinity",
+        description="For clients of Infinity that do not send `raw_scores`. Unknown fields are ignored.",
+        spoken=(_INFINITY,),
+        never=_ANY_MODEL,
+    ),
+    ScoringOperation(
+        paths=("/v1/ranking", "/v1/retrieval/{model}/reranking", "/v1/retrieval/{publisher}/{model}/reranking"),
+        operation_id="ranking",
+        summary="Rank passages for a query, in the form of NVIDIA",
+        description="Unknown fields are ignored.",
+        spoken=(_NVIDIA,),
+        never=_ANY_MODEL,
+    ),
+)

@@ -1,0 +1,26 @@
+"""What a dialect can ask for, and how each of it becomes rows."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from scorer.dialects.schema import ScoreRequest
+from scorer.model_host import LoadedModel
+from scorer.scoring.batch import BatchPlan
+from scorer.scoring.batch_plan import plan_batch
+from scorer.scoring.prompt_plan import plan_prompts
+from scorer.scoring.prompt_request import PromptRequest
+
+InternalRequest: TypeAlias = ScoreRequest | PromptRequest
+
+
+def plan_request(request: InternalRequest, model: LoadedModel, *, max_pairs: int) -> BatchPlan:
+    """Everything that can be known of a request without running the model.
+
+    Raises:
+        InvalidValue: a value of the request cannot be served; names the field.
+        UnknownModel: another model is asked for.
+    """
+    if isinstance(request, PromptRequest):
+        return plan_prompts(request, model, max_pairs=max_pairs)
+    return plan_batch(request, model, max_pairs=max_pairs)

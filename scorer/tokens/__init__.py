@@ -1,0 +1,1 @@
+"""Tokenizers of checkpoints, and text to token ids."""
