@@ -64,11 +64,7 @@ _RESPONSE: Final[dict[str, Any]] = {
         "total_ms": 103.4,
     },
 }
-_EVENTS: Final = (
-    'event: text\ndata: {"index":0,"text":"Beet","finish_reason":null}\n\n'
-    'event: text\ndata: {"index":0,"text":"hoven","finish_reason":"stop"}\n\n'
-    'event: usage\ndata: {"id":"6f0d5b1c","object":"generation.usage", …}\n\n'
-)
+_EVENT: Final = {"event": "text", "data": '{"index":0,"text":"Beet","finish_reason":null}'}
 
 GENERATE_OPERATION: Final = ScoringOperation(
     paths=("/v1/generate",),
@@ -83,5 +79,5 @@ GENERATE_OPERATION: Final = ScoringOperation(
     ),
     spoken=(Spoken(request=GenerateRequest, reply=GenerateResponse, requests=_REQUESTS, answer=_RESPONSE),),
     events=(GenerateText, GenerateEnd),
-    events_example=_EVENTS,
+    event_example=_EVENT,
 )

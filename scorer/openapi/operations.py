@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -17,6 +17,12 @@ from scorer.http.json_body import NDJSON
 
 Json: TypeAlias = dict[str, Any]
 
+_EVENT: Final[Json] = {
+    "description": "Of each event; the description of the operation says which struct its data is, as JSON.",
+    "type": "object",
+    "properties": {"event": {"enum": ["text", "usage", "error"]}, "data": {"type": "string"}},
+    "required": ["event", "data"],
+}
 _MEANING: Final = {
     400: "The body is not strict JSON: malformed, nested too deeply, a duplicate key, half a surrogate pair, NaN.",
     404: "Another model is asked for than the one that is served.",
@@ -71,7 +77,7 @@ class ScoringOperation:
         never: Errors that these routes do not answer.
         lines: What a body in lines of JSON is made of; None: it is not taken.
         events: Data of the events, where the answer may be a stream of them.
-        events_example: Such a stream.
+        event_example: One of them.
     """
 
     paths: tuple[str, ...]
@@ -82,7 +88,7 @@ class ScoringOperation:
     never: frozenset[type[Exception]] = frozenset()
     lines: Lines | None = None
     events: tuple[Any, ...] = ()
-    events_example: str = ""
+    event_example: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def types(self) -> list[Any]:
@@ -175,7 +181,7 @@ def _answers(operation: ScoringOperation) -> Json:
     if operation.lines:
         contents[NDJSON] = _lines(operation.lines.reply, operation.lines.answered)
     if operation.events:
-        contents["text/event-stream"] = {"schema": {"type": "string"}, "example": operation.events_example}
+        contents["text/event-stream"] = {"schema": _EVENT, "example": dict(operation.event_example)}
     description = "Text." if operation.events else "Scores."
     return {"description": description, "headers": response_headers(scoring=True), "content": contents}
 
