@@ -128,8 +128,9 @@ void scale_rows(bf16 *restrict y, const float *restrict scales, const float *res
     }
 }
 
-/* out[r] = silu(gate) * up, where row r of x holds gate and then up, width elements each */
-void swiglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t width) {
+/* out[r] = silu(gate) * up, or gelu(gate) * up by the tanh approximation, where row r of x holds gate and then up,
+ * width elements each; 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
+static inline void gate_rows(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t width, int gelu) {
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *gate = x + r * 2 * width, *up = gate + width;
@@ -137,25 +138,15 @@ void swiglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t wi
 #pragma omp simd
         for (int64_t i = 0; i < width; i++) {
             float value = widen(gate[i]);
-            to[i] = narrow(value / (1.0f + exp_approx(-value)) * widen(up[i]));
+            float inner = gelu ? 1.59576912f * (value + 0.044715f * value * value * value) : value;
+            to[i] = narrow(value / (1.0f + exp_approx(-inner)) * widen(up[i]));
         }
     }
 }
 
-/* out[r] = gelu(gate) * up by the tanh approximation, laid out as for swiglu; 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
-void geglu(const bf16 *restrict x, bf16 *restrict out, int64_t rows, int64_t width) {
-#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
-    for (int64_t r = 0; r < rows; r++) {
-        const bf16 *gate = x + r * 2 * width, *up = gate + width;
-        bf16 *to = out + r * width;
-#pragma omp simd
-        for (int64_t i = 0; i < width; i++) {
-            float value = widen(gate[i]);
-            float twice = 1.59576912f * (value + 0.044715f * value * value * value);
-            to[i] = narrow(value / (1.0f + exp_approx(-twice)) * widen(up[i]));
-        }
-    }
-}
+void swiglu(const bf16 *x, bf16 *out, int64_t rows, int64_t width) { gate_rows(x, out, rows, width, 0); }
+
+void geglu(const bf16 *x, bf16 *out, int64_t rows, int64_t width) { gate_rows(x, out, rows, width, 1); }
 
 /* Rotary embedding of heads of 2 * half elements, pairs (i, i + half); cos and sin are [rows, half].
  * Heads of a row follow each other in x; rows are x_stride apart. out is dense. */

@@ -26,7 +26,7 @@ from kernels.api import (
     StepSize,
 )
 from kernels.triton import label_readout
-from kernels.triton.geglu import geglu
+from kernels.triton.gated import gated
 from kernels.triton.merge_partials import merge_partials
 from kernels.triton.metadata import TritonPlan
 from kernels.triton.plan import Geometry
@@ -34,7 +34,6 @@ from kernels.triton.quantise_kv import store_quantised
 from kernels.triton.rms_norm import rms_norm
 from kernels.triton.rotary import rotate
 from kernels.triton.store_kv import store_kv, store_kv_kernel
-from kernels.triton.swiglu import swiglu
 from kernels.triton.tree_attention import tree_attention
 from kernels.triton.tuning import FLOAT8_ARCH, INTERPRETED, Launch, LaunchKey, choose_launch, reachable
 
@@ -132,12 +131,12 @@ class TritonKernels:
     def swiglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
         self._check_readable(gate_up=gate_up)
-        return swiglu(gate_up)
+        return gated(gate_up, gelu=False)
 
     def geglu(self, gate_up: Tensor) -> Tensor:
         checks.check_gate_up(gate_up)
         self._check_readable(gate_up=gate_up)
-        return geglu(gate_up)
+        return gated(gate_up, gelu=True)
 
     def store_kv(
         self, key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor

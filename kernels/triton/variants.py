@@ -17,14 +17,13 @@ import torch
 
 from kernels.api import CODE_LIMIT, AttentionShape
 from kernels.triton import (
-    geglu,
+    gated,
     label_readout,
     merge_partials,
     quantise_kv,
     rms_norm,
     rotary,
     store_kv,
-    swiglu,
     tree_attention,
 )
 from kernels.triton.tuning import FLOAT8_ARCH, RULES, Launch, LaunchKey, choose_launch, reachable
@@ -191,8 +190,9 @@ def _others(arch: int) -> Iterator[Variant]:
             num_warps=4,
             pointers=dict.fromkeys(["cos_ptr", "sin_ptr", "weight_ptr"], "fp32"),
         )
-    yield Variant(name="swiglu", arch=arch, kernel=swiglu.swiglu_kernel, constants={"COLS": swiglu.COLS}, num_warps=4)
-    yield Variant(name="geglu", arch=arch, kernel=geglu.geglu_kernel, constants={"COLS": geglu.COLS}, num_warps=4)
+    for name, gelu in (("swiglu", False), ("geglu", True)):
+        constants = {"GELU": gelu, "COLS": gated.COLS}
+        yield Variant(name=name, arch=arch, kernel=gated.gated_kernel, constants=constants, num_warps=4)
     yield Variant(
         name="store_kv D128",
         arch=arch,

@@ -30,19 +30,24 @@ def test_second_build_finds_the_first(tmp_path: Path) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("broken", ["+ eps", "* scale *", "* widen(up[i])", "- second * s[i]", "* add"])
+@pytest.mark.parametrize(
+    ("sound", "broken"),
+    [
+        ("+ eps", "+ 0.5f"),
+        ("* scale *", "* 0.5f *"),
+        ("* widen(up[i])", "* 0.5f"),
+        ("- second * s[i]", "+ 0.5f"),
+        ("* add", "* 0.5f"),
+    ],
+)
 def test_library_that_computes_something_else_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: str, broken: str
 ) -> None:
     assert COMPILER is not None
     source = build.SOURCES[0].read_text()
-    assert source.count(broken) >= 1
+    assert source.count(sound) >= 1
     wrong = tmp_path / "elementwise.c"
-    wrong.write_text(
-        source.replace(
-            broken, "+ 0.5f" if broken.startswith(("+", "-")) else "* 0.5f *"[: 6 + 2 * broken.endswith("*")]
-        )
-    )
+    wrong.write_text(source.replace(sound, broken))
     monkeypatch.setattr(build, "SOURCES", (wrong,))
     library = build.build_library(tmp_path, BASELINE, COMPILER)
     monkeypatch.setattr(ops, "find_library", lambda: library)
