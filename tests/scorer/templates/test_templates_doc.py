@@ -8,7 +8,7 @@ from scorer.templates.prompt_check import check_prompts
 from tests.helpers.prompt_cases import builder
 from tests.helpers.word_tokenizers import loaded
 
-PAGE = (Path(__file__).parents[2] / "docs/templates.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/templates.md").read_text(encoding="utf-8")
 
 
 def test_the_example_of_the_page_is_a_template() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scorer.evaluation.ranking_sets import read_ranking_set
 from scorer.evaluation.set_lines import EvalSetError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DATA = ROOT.parent / "shared/data"
 
 DOCS = [{"id": "d1", "text": "one"}, {"id": "d2", "text": "two", "title": "ignored"}]

@@ -19,7 +19,7 @@ from tests.helpers.llama_files import save_folder, tiny_llama
 from tests.helpers.service import fake_model
 from tests.helpers.word_tokenizers import loaded
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAIRS = ROOT / "examples/pairs.jsonl"
 
 

@@ -80,6 +80,6 @@ def test_a_file_that_is_not_there_is_named(path: Path) -> None:
 
 
 def test_the_pairs_of_the_examples_are_in_the_form() -> None:
-    lines = scan_lines(Path(__file__).parents[2] / "examples/pairs.jsonl")
+    lines = scan_lines(Path(__file__).parents[3] / "examples/pairs.jsonl")
 
     assert [line.num_pairs for line in lines] == [1] * 24

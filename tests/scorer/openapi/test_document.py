@@ -20,7 +20,7 @@ from scorer.openapi.operations import Spoken
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, fake_application, service
 
-COMMITTED = Path(__file__).parents[2] / "docs/openapi.json"
+COMMITTED = Path(__file__).parents[3] / "docs/openapi.json"
 DOCUMENT = openapi_document()
 SPOKEN = [(operation.paths[0], spoken) for operation in OPERATIONS for spoken in operation.spoken]
 

@@ -10,7 +10,7 @@ from scorer.evaluation.bm25 import bm25_scores
 from scorer.evaluation.ranking_eval import Scores, choose_weight, compare, evaluate, mix, rank, z_scores
 from scorer.evaluation.ranking_sets import RankingQuery, read_ranking_set
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DATA = ROOT.parent / "shared/data"
 
 

@@ -9,7 +9,7 @@ import pytest
 from scorer.evaluation.label_sets import is_label_set, read_label_set
 from scorer.evaluation.set_lines import EvalSetError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/label-set"
 DATA = ROOT.parent / "shared/data"
 QUESTION = {"id": "q", "text": "which?", "options": ["a", "b"], "label": 1}

@@ -13,7 +13,7 @@ from scorer.fetch import ModelNotFoundError
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import fake_model
 
-EXAMPLES = Path(__file__).parents[2] / "examples/ranking-set"
+EXAMPLES = Path(__file__).parents[3] / "examples/ranking-set"
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_report_that_cannot_be_written_loses_nothing_of_the_table(engine: Fake
     assert "model alone" in result.stdout
 
 
-LABELS = Path(__file__).parents[2] / "examples/label-set"
+LABELS = Path(__file__).parents[3] / "examples/label-set"
 
 
 @pytest.mark.parametrize("form", ["letters", "words"])

@@ -12,7 +12,7 @@ from scorer.commands.calibrate import command
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import fake_model
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.fixture(autouse=True)
