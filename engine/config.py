@@ -16,8 +16,7 @@ class EngineConfig:
     Args:
         block_size: Token positions per KV block.
         pool_bytes: Memory for K and V. None sizes the pool from what is free.
-        step_tokens: Most new positions in one forward pass. Exceeded only where rows that follow
-            read positions of the path they share with the step: those are computed with it.
+        step_tokens: Most new positions in one forward pass.
         max_row_tokens: Longest row that is accepted; None takes the model's context.
         max_queued_tokens: New positions that may wait; a single larger task is accepted when
             nothing else waits.

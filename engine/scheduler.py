@@ -3,7 +3,9 @@
 Tasks are served in the order of their arrival, the rows of a task in sorted order. A step
 ends between two rows unless a row alone exceeds the budget. Where it ends, the next rows take
 along what they share with the step: the path is kept for them, and positions they read are
-read now. So no position of a task is computed twice, whatever the budget.
+read now. Since a row reads its positions in order, a step that computes some that a later row
+reads begins where that row's reading does: see :meth:`engine.sequence.TaskState.closed_from`.
+So no position of a task is computed twice unless it was evicted meanwhile, and no step exceeds the budget.
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ class _Selection:
     new_tokens: int = 0
     complete: bool = False
 
-    def add(self, row: StepRow, claimed: list[Interval]) -> None:
+    def add(self, row: StepRow, new_tokens: int) -> None:
         self.rows.append(row)
-        self.new_tokens += _size(claimed)
+        self.new_tokens += new_tokens
 
 
 class Scheduler:
@@ -83,7 +85,7 @@ class Scheduler:
         """Take ``task``; note a use of what it will find in the cache, and count what it will not."""
         uncached = 0
         claims = PathClaims()
-        for row, _, match in self._visits(task, claims):
+        for _, row, match in self._visits(task, claims):
             self._cache.touch(match)
             uncached += _size(claims.claim(row.fresh_from(match), len(row.row.tokens)))
         task.queued_tokens = uncached
@@ -199,39 +201,43 @@ class Scheduler:
         chosen = _Selection()
         claims = PathClaims()
         visits = self._visits(task, claims)
-        for row, _, match in visits:
+        for place, row, match in visits:
             start, end = row.fresh_from(match), len(row.row.tokens)
+            missing = claims.missing(start, end)
+            first = task.closed_from(place, missing[0][0]) if missing else end
+            if first < start:
+                missing = claims.missing(first, end)
             full = most_rows is not None and len(chosen.rows) >= most_rows
-            if full or _size(claims.missing(start, end)) > budget - chosen.new_tokens:
+            if full or _size(missing) > budget - chosen.new_tokens:
                 break
-            keep = row.row.keep_tokens + row.row.spare_tokens
-            chosen.add(StepRow(task, row, end, keep, match), claims.claim(start, end))
+            claims.claim(min(first, start), end)
+            chosen.add(StepRow(task, row, end, row.row.keep_tokens + row.row.spare_tokens, match), _size(missing))
         else:
             chosen.complete = True
             return chosen
         # `row` is the first that does not fit whole: a chunk of it, or only what it shares
-        chunk = alone and not chosen.rows
-        carried = claims.reach(start, end, budget) if chunk else claims.overlap if chosen.rows else 0
-        if carried > start:
-            chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
-        for row, common, match in visits:
-            carried = min(carried, common)
-            if carried <= row.first_read_from_here:
+        if alone and not chosen.rows:
+            claims.claim(first, first + budget)
+            chosen.new_tokens = budget
+        if claims.covered > start:
+            chosen.rows.append(StepRow(task, row, claims.covered, claims.covered, match))
+        for _, row, match in visits:
+            if claims.covered <= row.first_read_from_here:
                 break
-            if carried <= row.first_unread:
-                continue
-            # what this row reads of the shared path is computed now or never
-            start = row.fresh_from(match)
-            chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
+            if claims.covered > row.first_unread:
+                # what this row reads of the shared path is read now or computed twice
+                chosen.rows.append(StepRow(task, row, claims.covered, claims.covered, match))
         return chosen
 
-    def _visits(self, task: TaskState, claims: PathClaims) -> Iterator[tuple[RowState, int, Match]]:
-        """Rows from the cursor on, in order, with what they share and where they stand in the cache."""
+    def _visits(self, task: TaskState, claims: PathClaims) -> Iterator[tuple[int, RowState, Match]]:
+        """Rows from the cursor on: their places in the order of the task, and how far they are in the cache."""
         match: Match | None = None
-        for row, common in _from_cursor(task):
+        for place in range(task.cursor, len(task.order.order)):
+            row = task.rows[task.order.order[place]]
+            common = task.order.common[place] if place > task.cursor else 0
             match = self._cache.match(task.task.namespace, row.row.tokens, after=match, common=common)
             claims.approach(common)
-            yield row, common, match
+            yield place, row, match
 
     def _plan(self, chosen: list[StepRow], *, optional_keeps: bool) -> Step:
         rows, common = _merge(chosen)
@@ -250,8 +256,9 @@ class Scheduler:
         return Step(rows=rows, trie=trie, new=new, growths=growths, growth_places=places, segments=segments)
 
     def _next_match(self, task: TaskState) -> Match | None:
-        row = next((row for row, _ in _from_cursor(task) if row.outcome is None), None)
-        return None if row is None else self._cache.match(task.task.namespace, row.row.tokens)
+        if task.finished:
+            return None
+        return self._cache.match(task.task.namespace, task.rows[task.order.order[task.cursor]].row.tokens)
 
     def _hold(self, task: TaskState, match: Match | None) -> None:
         held, task.held = task.held, None
@@ -296,13 +303,6 @@ def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
 def _stands_on(rows: Iterable[StepRow]) -> list[Node]:
     """Where the rows end in the tree, in their order; a node that several share comes once."""
     return list(dict.fromkeys(row.match.last for row in rows))
-
-
-def _from_cursor(task: TaskState) -> Iterator[tuple[RowState, int]]:
-    """The rows from the cursor on, each with what it shares with the one before; 0 for the first."""
-    order = task.order
-    for place in range(task.cursor, len(order.order)):
-        yield task.rows[order.order[place]], order.common[place] if place > task.cursor else 0
 
 
 def _merge(chosen: list[StepRow]) -> tuple[list[StepRow], list[int]]:

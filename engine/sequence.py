@@ -168,6 +168,22 @@ class TaskState:
         """Called when every row has an outcome: make rows of what follows from them, if anything does."""
         return False
 
+    def closed_from(self, place: int, position: int) -> int:
+        """Where a step begins that computes ``position`` of the row at ``place`` of the order, and what follows.
+
+        A later row that passes through ``position`` and reads it must read it in this step, or the
+        position would be computed twice; and a row reads in order, so it must have read what comes
+        before. The same goes for those positions.
+        """
+        shared = len(self.rows[self.order.order[place]].row.tokens)
+        for later in range(place + 1, len(self.rows)):
+            row = self.rows[self.order.order[later]]
+            shared = min(shared, self.order.common[later])
+            if shared <= position or position <= row.first_read_from_here:
+                break
+            position = min(position, row.first_unread)
+        return position
+
     def advance(self) -> None:
         """Move the cursor past rows that have an outcome."""
         while self.cursor < len(self.rows) and self.rows[self.order.order[self.cursor]].outcome is not None:

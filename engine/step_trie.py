@@ -28,6 +28,11 @@ class PathClaims:
         self._claimed: list[Interval] = []  # disjoint, ascending
         self.overlap = 0
 
+    @property
+    def covered(self) -> int:
+        """Where what is claimed of the path that the next row shares ends; 0 if nothing of it is."""
+        return max((min(high, self.overlap) for low, high in self._claimed if low < self.overlap), default=0)
+
     def approach(self, common: int) -> None:
         """Note that the next row shares ``common`` tokens with the row before it."""
         self.overlap = min(self.overlap, common)
@@ -54,14 +59,6 @@ class PathClaims:
             self.overlap = end
         self._claimed = _union(self._claimed, taken)
         return taken
-
-    def reach(self, start: int, end: int, budget: int) -> int:
-        """How far the next row gets from ``start`` towards ``end`` by computing ``budget`` positions."""
-        for low, high in self.missing(start, end):
-            if high - low > budget:
-                return low + budget
-            budget -= high - low
-        return end
 
 
 def _union(left: list[Interval], right: list[Interval]) -> list[Interval]:

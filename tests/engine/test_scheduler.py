@@ -130,28 +130,45 @@ class TestWork:
 
 
 class TestBudget:
-    @settings(deadline=None, max_examples=100)
-    @given(tasks=batches(max_rows=8), step_tokens=st.sampled_from([16, 17, 30]))
-    def test_label_rows_never_exceed_it(self, tasks: list[list[RowSpec]], step_tokens: int) -> None:
+    @settings(deadline=None, max_examples=300)
+    @given(
+        tasks=batches(num_batches=4, max_rows=8),
+        step_tokens=st.sampled_from([16, 17, 30]),
+        together=st.booleans(),
+    )
+    def test_no_step_exceeds_it(self, tasks: list[list[RowSpec]], step_tokens: int, *, together: bool) -> None:
         engine = PaperEngine(num_blocks=2000, step_tokens=step_tokens)
         for specs in tasks:
-            engine.add([RowSpec(spec.tokens, 0, spec.keep).row() for spec in specs])
+            engine.add([spec.row() for spec in specs])
+            while engine.scheduler.num_tasks and not together:
+                engine.step()
         while engine.scheduler.num_tasks:
             engine.step()
 
         assert max(step.computed_tokens for step in engine.steps) <= step_tokens
 
-    @settings(deadline=None, max_examples=100)
-    @given(tasks=batches(max_rows=8), step_tokens=st.sampled_from([16, 17, 30]))
-    def test_is_exceeded_by_no_more_than_the_path_that_later_rows_read(
-        self, tasks: list[list[RowSpec]], step_tokens: int
-    ) -> None:
-        engine = PaperEngine(num_blocks=2000, step_tokens=step_tokens)
-        for specs in tasks:
-            engine.run([spec.row() for spec in specs])
-        longest = max(len(spec.tokens) for specs in tasks for spec in specs)
+    def test_a_cached_path_that_a_later_row_reads_is_read_before_the_step_goes_beyond_it(self) -> None:
+        """Forty tokens are cached. The first row goes on from there; the second reads all of them, and what follows."""
+        path = [token % 7 for token in range(40)]
+        engine = PaperEngine(step_tokens=16)
+        engine.run([make_row(path)])
+        before = len(engine.steps)
+        tail = [1] * 20
 
-        assert max(step.computed_tokens for step in engine.steps) < step_tokens + longest
+        task = engine.run([make_row([*path, *tail, 1]), make_row([*path, *tail, 2, 2], target=60)])
+
+        assert [step.computed_tokens for step in engine.steps[before:]] == [16, 16, 16, 13]
+        assert [usage.computed_tokens for usage in usages(task)] == [21, 40]
+
+    def test_a_cached_path_that_a_later_row_reads_waits_if_nothing_is_computed_beyond_it(self) -> None:
+        path = [token % 7 for token in range(40)]
+        engine = PaperEngine(step_tokens=16)
+        engine.run([make_row(path)])
+        before = len(engine.steps)
+
+        engine.run([make_row([*path, 1, 1]), make_row([*path, 2, 2], target=42)])
+
+        assert [step.computed_tokens for step in engine.steps[before:]] == [2, 16, 16, 10]
 
     def test_a_row_longer_than_it_runs_in_chunks(self) -> None:
         engine = PaperEngine(step_tokens=16)

@@ -50,23 +50,19 @@ class TestPathClaims:
             before = row
 
     @settings(deadline=None, max_examples=300)
-    @given(rows=claims_in_order(), budget=st.integers(0, 12))
-    def test_a_budget_reaches_as_far_as_what_is_missing_costs(self, rows: list[Claim], budget: int) -> None:
+    @given(rows=claims_in_order())
+    def test_what_the_next_row_shares_is_covered_up_to_the_last_position_that_is_taken(self, rows: list[Claim]) -> None:
         claims = PathClaims()
         taken: set[tuple[int, ...]] = set()
         before: list[int] = []
         for row, start, end in rows:
-            claims.approach(common_prefix(np.array(before), np.array(row)))
-            reached, left = start, budget
-            while reached < end:
-                left -= tuple(row[: reached + 1]) not in taken
-                if left < 0:
-                    break
-                reached += 1
+            common = common_prefix(np.array(before), np.array(row))
+            claims.approach(common)
+            shared = [stop for stop in range(1, common + 1) if tuple(row[:stop]) in taken]
 
-            assert claims.reach(start, end, budget) == reached
-            taken |= {tuple(row[: position + 1]) for position in range(start, end)}
+            assert claims.covered == max(shared, default=0)
             claims.claim(start, end)
+            taken |= {tuple(row[: position + 1]) for position in range(start, end)}
             before = row
 
 
