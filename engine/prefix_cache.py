@@ -67,6 +67,11 @@ class PrefixCache:
         return self._tree.cached_tokens
 
     @property
+    def clock(self) -> int:
+        """Says later of what is committed after it was read: see :meth:`engine.prefix_tree.Match.known_at`."""
+        return self._tree.clock
+
+    @property
     def capacity_tokens(self) -> int:
         return self._blocks.num_blocks * self.block_size
 

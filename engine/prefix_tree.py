@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from engine.records import TokenIds
 from engine.row_order import common_prefix, no_tokens
 
 NO_OWNER = -1
+
+_born = attrgetter("born")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,12 @@ class Node:
     ``start`` is the position of its first token; ``pins`` counts tasks that need it or
     something below it; ``spare`` says that nobody but its owner wants it kept. When a node is
     split, the object keeps the lower part, so that a reference to a node stays a reference to
-    the end of what it stood for.
+    the end of what it stood for. ``born`` is what the tree's clock said when it was inserted: no
+    later than that of any node below it.
     """
 
     __slots__ = (
+        "born",
         "children",
         "dead",
         "hits",
@@ -65,6 +71,7 @@ class Node:
         self.parent = parent
         self.owner = owner
         self.children: dict[int, Node] = {}
+        self.born = 0
         self.pins = 0
         self.hits = 0
         self.last_use = 0
@@ -102,11 +109,17 @@ class Match:
         """The deepest node that is touched; the root when nothing matched."""
         return self.nodes[-1] if self.nodes else self.root
 
+    def known_at(self, clock: int) -> int:
+        """How much of it was in the tree when the tree's clock said ``clock``."""
+        count = bisect_right(self.nodes, clock, key=_born)
+        return min(self.depth, self.nodes[count - 1].end) if count else 0
+
 
 class PrefixTree:
     """One radix tree per namespace over token ids; edges end at any token.
 
     The tree counts tokens and pins and knows the order of eviction; it does not own blocks.
+    ``clock`` counts insertions and uses.
     Invariant: ``cached_tokens`` is the sum of all node lengths, ``pinned`` the nodes with
     pins; siblings differ in their first token; no node but a root is empty.
     Not thread-safe: the engine thread owns it.
@@ -119,7 +132,7 @@ class PrefixTree:
         self._childless: set[Node] = set()  # roots that had no children when last looked at
         self._leaves: list[tuple[int, int, Node]] = []  # heap: last use, tie break, node
         self._pushes = 0
-        self._clock = 0
+        self.clock = 0
         self.num_nodes = 0
         self.cached_tokens = 0
         self.pinned: set[Node] = set()
@@ -173,9 +186,9 @@ class PrefixTree:
 
     def touch(self, match: Match) -> None:
         """Note a use: the nodes of ``match`` become the last to be evicted."""
-        self._clock += 1
+        self.clock += 1
         for node in match.nodes:
-            node.last_use = self._clock
+            node.last_use = self.clock
             node.hits += 1
 
     def pin(self, node: Node) -> None:
@@ -203,8 +216,8 @@ class PrefixTree:
         if first in parent.children:
             raise ValueError(f"position {parent.end} already has a child that begins with token {first}")
         node = Node(tokens, segment, parent.end, parent, owner)
-        self._clock += 1
-        node.last_use = self._clock
+        self.clock += 1
+        node.born = node.last_use = self.clock
         parent.children[first] = node
         self.num_nodes += 1
         self.cached_tokens += len(tokens)
@@ -232,6 +245,7 @@ class PrefixTree:
         upper = Node(
             node.tokens[:length], node.segment.part(0, length, self._block_size), node.start, parent, node.owner
         )
+        upper.born = node.born
         upper.pins, upper.hits, upper.last_use, upper.spare = node.pins, node.hits, node.last_use, node.spare
         parent.children[int(node.tokens[0])] = upper
         node.segment = node.segment.part(length, len(node.tokens), self._block_size)

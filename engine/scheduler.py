@@ -123,7 +123,11 @@ class Scheduler:
             alone = alone and (task.decodes or not selection.rows)
             if budget <= 0 or not selection.complete:
                 break
-        return self._try(chosen, optional_keeps=True) or self._smallest_step()
+        step = self._try(chosen, optional_keeps=True) or self._smallest_step()
+        for started in step.tasks:
+            if started.began is None:
+                started.began = self._cache.clock
+        return step
 
     def finish(self, step: Step, *, commit: bool) -> int:
         """Publish what the step kept, or give its room back if it failed; let go of its paths.

@@ -77,7 +77,8 @@ class StepRunner:
     @staticmethod
     def _account(step: Step, *, prefill_s: float, readout_s: float) -> None:
         for row, new in zip(step.rows, step.new, strict=True):
-            row.state.account(row.match, end=row.end, fresh_from=row.fresh_from, new=new, owner=row.task.serial)
+            assert row.task.began is not None, "a task of a step has begun"
+            row.state.account(row.match, end=row.end, fresh_from=row.fresh_from, new=new, began=row.task.began)
             row.task.queued_tokens = max(0, row.task.queued_tokens - sum(high - low for low, high in new))
         for task in step.tasks:
             task.num_steps += 1

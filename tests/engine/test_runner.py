@@ -770,6 +770,10 @@ def test_every_task_ends_exactly_once(
     assert {name: _end_of(future) for name, future in accepted.items()} == ends
     at_rest(engine)
     assert engine._waiting_tokens == 0
+    for stats in log.tasks:
+        assert stats.prompt_tokens == stats.cached_tokens + stats.shared_tokens + stats.computed_tokens
+    ran = sum(stats.computed_tokens + stats.recomputed_tokens for stats in log.tasks)
+    assert ran == sum(step.computed_tokens for step in log.steps)
 
 
 def _random_task(dice: random.Random, name: str) -> ScoreTask:
