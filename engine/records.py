@@ -289,7 +289,7 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSnapshot:
-    """State of the engine at the end of its last step; cheap to read from any thread.
+    """State of the engine at the end of its last step, and its queue as it is; cheap to read from any thread.
 
     ``free_blocks + cached_blocks + pinned_blocks == num_blocks``. Pinned: needed by a task
     that is under way. Cached: reusable, and the first to go when room is needed.
