@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 from engine.errors import OutOfCapacity
 from engine.prefix_cache import Growth, PrefixCache
@@ -48,15 +49,21 @@ class Step:
 
 @dataclass(slots=True)
 class _Selection:
-    """Rows of one task for a step; ``complete`` if they are all that is left of it."""
+    """Rows of one task for a step, in sorted order.
+
+    Args:
+        common: What each row shares with the one before it; 0 for the first.
+        complete: They are all that is left of the task.
+    """
 
     rows: list[StepRow] = field(default_factory=list)
+    common: list[int] = field(default_factory=list)
     new_tokens: int = 0
     complete: bool = False
 
-    def add(self, row: StepRow, new_tokens: int) -> None:
+    def add(self, row: StepRow, common: int) -> None:
+        self.common.append(common if self.rows else 0)
         self.rows.append(row)
-        self.new_tokens += new_tokens
 
 
 class Scheduler:
@@ -112,12 +119,12 @@ class Scheduler:
         """
         if not self._tasks:
             return None
-        chosen: list[StepRow] = []
+        chosen: list[_Selection] = []
         budget = self._step_tokens
         alone = True
         for task in self._tasks:
             selection = self._select(task, budget, alone=alone)
-            chosen += selection.rows
+            chosen.append(selection)
             budget -= selection.new_tokens
             # or the few tokens of those that decode would keep a long row waiting until they end
             alone = alone and (task.decodes or not selection.rows)
@@ -179,17 +186,18 @@ class Scheduler:
                 for holder in self._tasks:
                     self._hold(holder, None)
                 self._cache.evict_all()
-            rows = self._select(task, self._step_tokens, alone=True, most_rows=1).rows
-            if (step := self._try(rows, optional_keeps=False)) is not None:
+            chosen = self._select(task, self._step_tokens, alone=True, most_rows=1)
+            if (step := self._try([chosen], optional_keeps=False)) is not None:
                 return step
         raise AssertionError("a row that fits the pool fits it once everything else is evicted")
 
-    def _try(self, rows: list[StepRow], *, optional_keeps: bool) -> Step | None:
-        """A step of ``rows`` that holds what it stands on; None, and nothing held, if there is no room for it."""
+    def _try(self, chosen: list[_Selection], *, optional_keeps: bool) -> Step | None:
+        """A step of ``chosen`` that holds what it stands on; None, and nothing held, if there is no room for it."""
+        rows, common = _merge([selection for selection in chosen if selection.rows])
         for node in _stands_on(rows):
             self._cache.hold(node)
         try:
-            return self._plan(rows, optional_keeps=optional_keeps)
+            return self._plan(rows, common, optional_keeps=optional_keeps)
         except OutOfCapacity:
             self._release(rows)
             return None
@@ -211,26 +219,33 @@ class Scheduler:
             first = task.closed_from(place, missing[0][0]) if missing else end
             if first < start:
                 missing = claims.missing(first, end)
+            new_tokens = _size(missing)
             full = most_rows is not None and len(chosen.rows) >= most_rows
-            if full or _size(missing) > budget - chosen.new_tokens:
+            if full or new_tokens > budget - chosen.new_tokens:
                 break
-            claims.claim(min(first, start), end)
-            chosen.add(StepRow(task, row, end, row.row.keep_tokens + row.row.spare_tokens, match), _size(missing))
+            keep = row.row.keep_tokens + row.row.spare_tokens
+            chosen.add(StepRow(task, row, end, keep, match), task.order.common[place])
+            chosen.new_tokens += new_tokens
+            claims.take(missing, end)
         else:
             chosen.complete = True
             return chosen
         # `row` is the first that does not fit whole: a chunk of it, or only what it shares
+        common = task.order.common[place]
         if alone and not chosen.rows:
             claims.claim(first, first + budget)
             chosen.new_tokens = budget
         if claims.covered > start:
-            chosen.rows.append(StepRow(task, row, claims.covered, claims.covered, match))
-        for _, row, match in visits:
+            chosen.add(StepRow(task, row, claims.covered, claims.covered, match), common)
+            common = len(row.row.tokens)
+        for place, row, match in visits:
+            common = min(common, task.order.common[place])
             if claims.covered <= row.first_read_from_here:
                 break
             if claims.covered > row.first_unread:
                 # what this row reads of the shared path is read now or computed twice
-                chosen.rows.append(StepRow(task, row, claims.covered, claims.covered, match))
+                chosen.add(StepRow(task, row, claims.covered, claims.covered, match), common)
+                common = len(row.row.tokens)
         return chosen
 
     def _visits(self, task: TaskState, claims: PathClaims) -> Iterator[tuple[int, RowState, Match]]:
@@ -243,8 +258,7 @@ class Scheduler:
             claims.approach(common)
             yield place, row, match
 
-    def _plan(self, chosen: list[StepRow], *, optional_keeps: bool) -> Step:
-        rows, common = _merge(chosen)
+    def _plan(self, rows: list[StepRow], common: list[int], *, optional_keeps: bool) -> Step:
         if not optional_keeps:
             for row in rows:
                 if row.end == len(row.tokens):
@@ -282,7 +296,7 @@ def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
     growths: list[Growth] = []
     places: list[int] = []
     growth_of: dict[int, int] = {}  # id of a trie node -> index of its growth
-    for node in trie.nodes():
+    for node in trie.nodes:
         start = max(node.low, min(node.row.match.depth, node.high))
         parent = growth_of.get(id(node.parent)) if start == node.low else None
         wanted = min(max(node.wanted, start), node.keep)
@@ -309,10 +323,13 @@ def _stands_on(rows: Iterable[StepRow]) -> list[Node]:
     return list(dict.fromkeys(row.match.last for row in rows))
 
 
-def _merge(chosen: list[StepRow]) -> tuple[list[StepRow], list[int]]:
+def _merge(chosen: list[_Selection]) -> tuple[list[StepRow], list[int]]:
     """Rows of several tasks in one sorted order, with the shared lengths of neighbours."""
-    keys = {id(row): (row.task.task.namespace, sort_key(row.tokens)) for row in chosen}
-    rows = sorted(chosen, key=lambda row: keys[id(row)])
+    if len(chosen) == 1:
+        return chosen[0].rows, chosen[0].common
+    keyed = [((row.task.task.namespace, sort_key(row.tokens)), row) for selection in chosen for row in selection.rows]
+    keyed.sort(key=itemgetter(0))
+    rows = [row for _, row in keyed]
     common = [0] * bool(rows)
     for left, right in pairwise(rows):
         same = left.task.task.namespace == right.task.task.namespace

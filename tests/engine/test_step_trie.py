@@ -93,8 +93,12 @@ def prefixes(row: StepRow, low: int, high: int) -> list[Tokens]:
     return [tuple(row.tokens[: position + 1].tolist()) for position in range(low, high)]
 
 
-def below(node: TrieNode) -> list[TrieNode]:
-    return [node, *(each for child in node.children for each in below(child))]
+def below(trie: StepTrie, node: TrieNode) -> list[TrieNode]:
+    return [node, *(each for child in children(trie, node) for each in below(trie, child))]
+
+
+def children(trie: StepTrie, node: TrieNode) -> list[TrieNode]:
+    return [child for child in trie.nodes if child.parent is node]
 
 
 class TestStepTrie:
@@ -113,7 +117,7 @@ class TestStepTrie:
         trie = StepTrie(rows, common)
 
         packed: list[Tokens] = []
-        for node in trie.nodes():
+        for node in trie.nodes:
             assert node.packed == len(packed)
             assert node.low <= node.fresh_low <= node.high
             assert node.low < node.high
@@ -122,12 +126,11 @@ class TestStepTrie:
                 assert node.row.match.depth >= node.fresh_low, "called cached what is not"
         assert trie.num_fresh == len(packed)
         assert sorted(packed) == sorted({p for row in rows for p in prefixes(row, row.fresh_from, row.end)})
-        for node in trie.nodes():
-            assert node.packed_end - node.packed == sum(each.num_fresh for each in below(node))
-            for child in node.children:
+        for node in trie.nodes:
+            assert node.packed_end - node.packed == sum(each.num_fresh for each in below(trie, node))
+            for child in children(trie, node):
                 assert child.low == node.high
-                assert child.parent is node
-            first_tokens = [int(child.row.tokens[child.low]) for child in node.children]
+            first_tokens = [int(child.row.tokens[child.low]) for child in children(trie, node)]
             assert len(set(first_tokens)) == len(first_tokens)
 
         for row, end in zip(rows, trie.ends, strict=True):
@@ -144,7 +147,7 @@ class TestStepTrie:
 
         trie = StepTrie(rows, order.common)
 
-        kept = {p for node in trie.nodes() for p in prefixes(node.row, node.low, min(node.keep, node.high))}
+        kept = {p for node in trie.nodes for p in prefixes(node.row, node.low, min(node.keep, node.high))}
         assert kept == {p for row in rows for p in prefixes(row, 0, row.keep)}
 
     def test_equal_rows_end_in_one_node(self) -> None:
@@ -153,7 +156,7 @@ class TestStepTrie:
         trie = StepTrie(rows, [0, 2, 3])
 
         assert trie.ends[1] is trie.ends[2]
-        assert trie.ends[0].children == [trie.ends[1]]
+        assert trie.ends[1].parent is trie.ends[0]
         assert trie.num_fresh == 3
 
     def test_rows_of_different_namespaces_share_nothing(self) -> None:
