@@ -15,7 +15,7 @@ from benchmarks.messages import GemmRate, MeasureGemm
 from benchmarks.worker_process import WorkerProcess
 
 _IDLE_WINDOW_S = 0.4
-_GEMM_S = 0.15
+_GEMM_S = 0.3
 _FIRST_READINGS = 5
 _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "litestar", "uvicorn", "msgspec")
 
