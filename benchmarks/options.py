@@ -87,7 +87,7 @@ def parse(arguments: Sequence[str]) -> Options:
         report=found.report,
         size=size,
         workloads=workloads,
-        systems=tuple(_with_options(specs[name], found) for name in chosen),
+        systems=tuple(_with_options(specs[name], found) for name in dict.fromkeys(chosen)),
         repeats=repeats,
         retries=retries,
         time_limit_s=None if limit is None else 60 * limit,

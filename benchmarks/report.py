@@ -114,7 +114,7 @@ def _throughput(series: Sequence[Series], cost: ModelCost, by_other: Mapping[str
     return f"## Throughput\n\nMedian (least–greatest) of n repeats; {_MARKS}\n\n{table(head, rows)}"
 
 
-_MARKS = "* the machine was not idle in any repeat; † only the first rows were run."
+_MARKS = "* the machine was not idle in most repeats, so all count; † only the first rows were run."
 
 
 def _latency(series: Sequence[Series]) -> str:

@@ -14,7 +14,8 @@ from benchmarks.summary import Spread, spread
 class Series:
     """What the repeats of a phase say; token counts are those of one repeat.
 
-    Repeats in which the machine was not idle count only if there are no others.
+    Repeats in which the machine was not idle count only if they are the most: a lucky one among
+    them would say little.
 
     Args:
         rate: Rows a second.
@@ -61,10 +62,12 @@ def phase_series(records: Sequence[PhaseRecord]) -> list[Series]:
 
 
 def _series(records: Sequence[PhaseRecord]) -> Series:
-    good = [record for record in records if record.idle] or records
+    quiet = [record for record in records if record.idle]
+    enough = 2 * len(quiet) >= len(records)
+    good = quiet if enough else records
     first = good[0]
     clients = [record.result.client_s for record in good if record.result.client_s is not None]
-    mark = "" if first.idle else "*"
+    mark = "" if enough else "*"
     if first.result.num_rows < first.num_rows:
         mark += "†"
     return Series(

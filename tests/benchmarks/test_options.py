@@ -55,6 +55,14 @@ def test_another_ours_takes_settings_of_the_engine() -> None:
     assert by_name["ours"].options == {"pool_bytes": str(64 << 20)}
 
 
+def test_ours_in_8_bits_is_there_by_name_and_can_be_told_more() -> None:
+    (known,) = parse(["--systems", "ours-int8"]).systems
+    told = [spec for spec in parse(["--ours", "int8:step_tokens=512"]).systems if spec.name == "ours-int8"]
+
+    assert known.options["linear_dtype"] == "int8"
+    assert [spec.options["step_tokens"] for spec in told] == ["512"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -48,12 +48,12 @@ def test_throughput_is_the_median_beside_the_ratio_to_each_system() -> None:
     assert ours[6:8] == ["0.250", "1.250"]
 
 
-def test_repeats_beside_other_work_count_only_if_there_are_no_others() -> None:
-    mixed = phase_series([phase("ours", 1.0), phase("ours", 9.0, idle=False)])
-    busy = phase_series([phase("ours", 9.0, idle=False)])
+def test_repeats_beside_other_work_count_only_if_they_are_the_most() -> None:
+    even = phase_series([phase("ours", 1.0), phase("ours", 9.0, idle=False)])
+    busy = phase_series([phase("ours", 1.0), *[phase("ours", 5.0, idle=False)] * 2])
 
-    assert (mixed[0].rate.count, mixed[0].rate.median, mixed[0].mark) == (1, 10.0, "")
-    assert (busy[0].rate.count, busy[0].mark) == (1, "*")
+    assert (even[0].rate.count, even[0].rate.median, even[0].mark) == (1, 10.0, "")
+    assert (busy[0].rate.count, busy[0].rate.median, busy[0].mark) == (3, 2.0, "*")
 
 
 def test_phase_that_was_cut_is_marked() -> None:
