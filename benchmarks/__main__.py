@@ -136,8 +136,8 @@ def _show(records: Sequence[Record], path: Path) -> None:
     from benchmarks.plot import draw  # noqa: PLC0415  matplotlib is optional
 
     picture = path.with_suffix(".png")
-    draw(records, picture)
-    tell(f"picture: {picture}")
+    if draw(records, picture):
+        tell(f"picture: {picture}")
 
 
 def _listing() -> str:

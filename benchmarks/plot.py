@@ -24,8 +24,11 @@ _BARS = ("W1", "W2", "W3", "W5")
 _DPI = 120
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Write throughput, latency and the sweep, as far as they were measured, to ``path`` (PNG)."""
+def draw(records: Sequence[Record], path: Path) -> bool:
+    """Write throughput, latency and the sweep, as far as they were measured, to ``path`` (PNG).
+
+    False if none of them was, and then there is no picture.
+    """
     series = phase_series([record for record in records if isinstance(record, PhaseRecord)])
     run = next(record for record in records if isinstance(record, RunRecord))
     bars = [one for one in series if one.workload in _BARS]
@@ -39,7 +42,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
         if part
     ]
     if not panels:
-        return
+        return False
     figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 5), squeeze=False)
     for axis, (panel, part) in zip(axes[0], panels, strict=True):
         panel(axis, part)
@@ -54,6 +57,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=_DPI)
     plt.close(figure)
+    return True
 
 
 def _bars(axis: Axes, series: Sequence[Series]) -> None:

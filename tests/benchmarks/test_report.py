@@ -187,6 +187,16 @@ def test_records_come_back_from_their_file(tmp_path: Path) -> None:
     assert read_records(tmp_path / "new" / "records.jsonl") == wanted
 
 
+def test_run_of_which_nothing_can_be_drawn_leaves_no_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    from benchmarks.plot import draw
+
+    drawn = draw([RUN, CalibrationRecord((900.0,))], tmp_path / "picture.png")
+
+    assert not drawn
+    assert not (tmp_path / "picture.png").exists()
+
+
 def test_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     from benchmarks.plot import draw
@@ -203,6 +213,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
 
     records.append(CalibrationRecord((900.0,)))
 
-    draw(records, tmp_path / "picture.png")
+    drawn = draw(records, tmp_path / "picture.png")
 
+    assert drawn
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
