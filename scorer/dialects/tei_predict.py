@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
@@ -12,7 +12,7 @@ from scorer.dialects.dialect import Dialect
 from scorer.dialects.error_forms import tei_error
 from scorer.dialects.schema import ReadoutSpec, ScoreRequest
 from scorer.dialects.score_parts import all_scores, check_alike
-from scorer.dialects.tei_rerank import Direction, tei_headers
+from scorer.dialects.tei_rerank import Direction
 from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import BatchPlan, ScoredBatch
@@ -71,7 +71,6 @@ def tei_predict_dialect() -> Dialect[TeiPredictRequest]:
         reply=_reply,
         error_form=tei_error,
         partial=False,
-        headers=_headers,
     )
 
 
@@ -115,7 +114,3 @@ def _only_label(plan: BatchPlan) -> str:
 
 def _log(share: float) -> float:
     return round(math.log(max(share, _LEAST)), 6)
-
-
-def _headers(spoken: TeiPredictRequest, batch: ScoredBatch) -> Mapping[str, str]:
-    return tei_headers(batch, characters=sum(len(text) for texts in spoken.texts for text in texts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -54,7 +53,6 @@ def tei_rerank_dialect() -> Dialect[TeiRerankRequest]:
         reply=_reply,
         error_form=tei_error,
         partial=False,
-        headers=_headers,
     )
 
 
@@ -68,30 +66,3 @@ def _reply(request: TeiRerankRequest, batch: ScoredBatch) -> list[TeiRank]:
         )
         for item in ranked_items(batch, request.top_n, partial=False, documents="texts")
     ]
-
-
-def _headers(request: TeiRerankRequest, batch: ScoredBatch) -> Mapping[str, str]:
-    """Times in whole milliseconds, and what was worked on."""
-    return tei_headers(batch, characters=len(request.query) + sum(map(len, request.texts)))
-
-
-def tei_headers(batch: ScoredBatch, *, characters: int) -> Mapping[str, str]:
-    """What this server says of a request in headers: sizes, and times in whole milliseconds.
-
-    Args:
-        characters: Of all texts of the request.
-    """
-    times = batch.times
-    return {
-        "x-compute-characters": str(characters),
-        "x-compute-tokens": str(batch.usage.prompt_tokens),
-        "x-compute-time": _ms(times.total_s),
-        "x-total-time": _ms(times.total_s),
-        "x-tokenization-time": _ms(times.tokenise_s),
-        "x-queue-time": _ms(times.queue_s),
-        "x-inference-time": _ms(times.prefill_s + times.readout_s),
-    }
-
-
-def _ms(seconds: float) -> str:
-    return str(round(seconds * 1000))
