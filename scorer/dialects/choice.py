@@ -13,7 +13,7 @@ from scorer.dialects.error_forms import ErrorForm
 from scorer.errors import InvalidValue
 
 _KEYS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ELEMENTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class DialectChoice:
         return ", or ".join(" and ".join(f"`{key}`" for key in sorted(wanted)) for wanted in least)
 
 
-def _keys_of(body: bytes) -> Mapping[str, msgspec.Raw] | None:
+def _keys_of(body: bytes | msgspec.Raw) -> Mapping[str, msgspec.Raw] | None:
     """The object with its values unread; None: it is none, or no JSON."""
     try:
         return _KEYS.decode(body)
@@ -64,6 +64,7 @@ def _has(keys: Mapping[str, msgspec.Raw], wanted: str) -> bool:
     if not inner:
         return name in keys
     try:
-        return name in keys and inner in _ELEMENTS.decode(keys[name])[0]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, IndexError):
+        elements = _ELEMENTS.decode(keys.get(name, b"[]"))
+    except msgspec.DecodeError:
         return False
+    return bool(elements) and inner in (_keys_of(elements[0]) or {})

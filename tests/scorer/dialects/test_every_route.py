@@ -1,4 +1,4 @@
-"""What holds for every scoring route, in every dialect that it speaks: strictness, encodings, headers, form of errors."""
+"""What holds for every scoring route in every dialect: strictness, encodings, headers, form of errors."""
 
 from __future__ import annotations
 
