@@ -12,7 +12,7 @@ from scorer.dialects.dialect import Dialect
 from scorer.dialects.error_forms import tei_error
 from scorer.dialects.schema import ReadoutSpec, ScoreRequest
 from scorer.dialects.score_parts import all_scores, check_alike
-from scorer.dialects.tei_rerank import Direction
+from scorer.dialects.tei_rerank import Direction, side_of
 from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import BatchPlan, ScoredBatch
@@ -36,13 +36,9 @@ class TeiPredictRequest(Struct, frozen=True):
     ] = None
     truncation_direction: Annotated[
         Direction | None,
-        Meta(description="Documents are cut at their end; with `left` one that does not fit is an error."),
+        Meta(description="What a document that is cut loses: its end (also null) or its beginning."),
     ] = "right"
     raw_scores: Annotated[bool | None, Meta(description="Logarithms of the probabilities instead of them.")] = False
-
-    @property
-    def cuts(self) -> bool:
-        return self.truncate is not False and self.truncation_direction not in {"left", "Left"}
 
     @property
     def batch(self) -> list[list[str]] | None:
@@ -89,7 +85,8 @@ def _to_request(spoken: TeiPredictRequest) -> ScoreRequest:
         documents=[texts[-1] for texts in pairs],
         pairs=[(index, index) for index in range(len(pairs))],
         readout=ReadoutSpec(kind="labels"),
-        truncate="document" if spoken.cuts else "error",
+        truncate="error" if spoken.truncate is False else "document",
+        truncation_side=side_of(spoken.truncation_direction),
     )
 
 

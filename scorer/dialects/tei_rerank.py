@@ -9,11 +9,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from scorer.dialects.dialect import Dialect
 from scorer.dialects.error_forms import tei_error
 from scorer.dialects.rerank_parts import ranked_items, raw_score_of, relevance_of, rerank_request
-from scorer.dialects.schema import PositiveInt
+from scorer.dialects.schema import PositiveInt, TruncationSide
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import ScoredBatch
 
 Direction: TypeAlias = Literal["right", "Right", "left", "Left"]
+
+
+def side_of(direction: Direction | None) -> TruncationSide:
+    """In native terms."""
+    return "left" if direction in {"left", "Left"} else "right"
 
 
 class TeiRerankRequest(Struct, frozen=True):
@@ -25,17 +30,13 @@ class TeiRerankRequest(Struct, frozen=True):
         bool | None, Meta(description="Cut texts that do not fit (also null). `false`: such a text is an error.")
     ] = None
     truncation_direction: Annotated[
-        Direction | None, Meta(description="Texts are cut at their end; with `left` one that does not fit is an error.")
+        Direction | None, Meta(description="What a text that is cut loses: its end (also null) or its beginning.")
     ] = "right"
     raw_scores: Annotated[bool | None, Meta(description="Log-odds of the relevance instead of the relevance.")] = False
     return_text: Annotated[bool | None, Meta(description="Repeat the text in each rank.")] = False
     top_n: Annotated[
         PositiveInt | None, Meta(description="Return this many. Default: all. An addition of llama.cpp's.")
     ] = None
-
-    @property
-    def cuts(self) -> bool:
-        return self.truncate is not False and self.truncation_direction not in {"left", "Left"}
 
 
 class TeiRank(Struct, frozen=True):
@@ -49,7 +50,12 @@ class TeiRank(Struct, frozen=True):
 def tei_rerank_dialect() -> Dialect[TeiRerankRequest]:
     return Dialect(
         decode=StrictDecoder(TeiRerankRequest).decode,
-        to_request=lambda request: rerank_request(request.query, request.texts, truncate=request.cuts),
+        to_request=lambda request: rerank_request(
+            request.query,
+            request.texts,
+            truncate=request.truncate is not False,
+            truncation_side=side_of(request.truncation_direction),
+        ),
         reply=_reply,
         error_form=tei_error,
         partial=False,

@@ -211,7 +211,7 @@ def test_tei_says_in_headers_what_it_took(ask: Ask, native: Ranking) -> None:
         {"query": "", "texts": TEXTS},
         {"query": QUERY, "texts": [*TEXTS, 5]},
         {"query": QUERY, "texts": [LONG], "truncate": False},
-        {"query": QUERY, "texts": [LONG], "truncation_direction": "left"},
+        {"query": QUERY, "texts": [LONG], "truncate": False, "truncation_direction": "left"},
         {"query": QUERY, "texts": TEXTS, "truncation_direction": "up"},
     ],
 )
