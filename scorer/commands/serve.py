@@ -25,6 +25,7 @@ def command(
     """
     from scorer import logs
     from scorer.app import build_service
+    from scorer.http.callers import KeyFileError
     from scorer.server import serve
     from scorer.settings import SettingsError, load, override
 
@@ -33,5 +34,8 @@ def command(
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
     logs.configure(settings.log_level)
-    application = build_service(settings, os.environ)
+    try:
+        application = build_service(settings, os.environ)
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
     sys.exit(serve(application.asgi, settings, application.host, application.admission))

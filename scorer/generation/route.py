@@ -15,8 +15,6 @@ from scorer.generation.schema import GenerateText
 from scorer.generation.service import Generation, GenerationService
 from scorer.http.disconnect import while_connected
 from scorer.http.event_stream import EventStream
-from scorer.http.json_body import require_json
-from scorer.http.request_record import record_of
 from scorer.service import token_headers
 
 UNCOMPRESSED: Final = "uncompressed"
@@ -28,9 +26,7 @@ def generate_route(gate: ScoringGate, service: GenerationService) -> HTTPRouteHa
 
     @post("/v1/generate", status_code=200, opt={UNCOMPRESSED: True})
     async def generate(request: Request[Any, Any, Any]) -> Response[bytes]:
-        record = record_of(request.scope)
-        record.scoring = True
-        require_json(request.headers)
+        record = gate.opened(request)
         with ExitStack() as held:
             with gate.admission.buffer() as buffer:
                 body = await gate.read(request, buffer)

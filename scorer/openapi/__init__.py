@@ -86,7 +86,17 @@ def openapi_document() -> Json:
             {"name": "operation", "description": "For operators and their machines."},
         ],
         "paths": {**scoring, **_probe_paths(), **_page_paths()},
-        "components": {"schemas": components, "headers": _headers()},
+        "components": {
+            "schemas": components,
+            "headers": _headers(),
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Needed for scores and text where the service was started with a file of keys.",
+                }
+            },
+        },
     }
 
 
@@ -97,11 +107,8 @@ def _probe_paths() -> Json:
             "Whether a restart would help",
             {"200": _success(Liveness, "Alive."), "503": _success(Liveness, "Dead: restart it.")},
         ),
-        "/health/ready": _get(
-            "ready",
-            "Whether requests are served",
-            {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")},
-        ),
+        "/health/ready": _get("ready", "Whether requests are served", _readiness()),
+        "/health": _get("health", "The same, where probes of other services look for it", _readiness()),
         "/v1/models": _get(
             "models",
             "The model that is served, in the form of OpenAI",
@@ -116,6 +123,10 @@ def _probe_paths() -> Json:
     }
 
 
+def _readiness() -> Json:
+    return {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")}
+
+
 def _page_paths() -> Json:
     metrics = {
         "description": "Prometheus text, or OpenMetrics where `Accept` names it.",
@@ -126,6 +137,7 @@ def _page_paths() -> Json:
         },
     }
     return {
+        "/": _get("start", "Leads to the page", {"307": {"description": "To `/docs`.", "headers": _location()}}),
         "/metrics": _get("metrics", "Metrics", {"200": metrics}),
         "/openapi.json": _get("openapi", "This document", {"200": _plain("application/json", "This document.")}),
         "/docs": _get("docs", "This document as a page", {"200": _plain("text/html", "A page without outside links.")}),
@@ -144,6 +156,10 @@ def _success(kind: Any, description: str) -> Json:
         "headers": response_headers(scoring=False),
         "content": {"application/json": {"schema": schema_of(kind)}},
     }
+
+
+def _location() -> Json:
+    return {"location": {"schema": {"type": "string"}}, **response_headers(scoring=False)}
 
 
 def _plain(media_type: str, description: str) -> Json:
