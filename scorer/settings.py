@@ -7,6 +7,7 @@ such as ``4GiB``.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -37,18 +38,20 @@ class Settings:
     """Checked when made; never written to.
 
     Args:
-        model: Path or name of the model; None is the default model.
+        model: Path or name of the model; the default model where it is not given.
         adapter: Path or name of a LoRA adapter in the format of PEFT, merged into the model.
-        model_name: Name that clients see and may ask for; None takes the checkpoint's.
-        template: ``name``, ``name@version`` or the path of a ``.toml`` file; None takes the one
-            that suits the model.
-        chat_format: How the model marks turns; None finds out from its special tokens.
+        model_name: Name that clients see and may ask for; where it is not given, the checkpoint's.
+        template: ``name``, ``name@version`` or the path of a ``.toml`` file; where it is not given, the
+            one that suits the model.
+        chat_format: How the model marks turns; where it is not given, its special tokens tell.
         calibration: Path of a file that ``scorer calibrate`` wrote for this model.
         api_keys_file: Path of a file with a line ``TENANT KEY`` for each key; requests for scores need one
             then. Tenants share no cached prefix.
         tenant_header: Header in which a gateway names the tenant, where it knows who is calling. It must
             be one that callers cannot set themselves. Goes without ``api_keys_file``.
         memo_tokens: Token ids of texts that are remembered, so that a warm text is not tokenised.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
         max_body_bytes: Largest request body, counted as it arrives.
         max_buffered_bytes: Bodies held in memory at one time, over all connections.
         max_pairs: Most (query, document) pairs of one request.
@@ -61,6 +64,8 @@ class Settings:
             to 5 s more.
         self_test: ``require``: not ready until the golden pairs come out right. ``report``:
             ready all the same; the metric and the log tell.
+        log_level: Least level of what is logged; probes are logged at ``debug``.
+        engine: What the engine is told, under ``SCORER_ENGINE__``.
 
     Raises:
         ValueError: a value is out of its range, or two do not fit together.
@@ -137,26 +142,45 @@ def override(settings: Settings, **values: Any) -> Settings:
         raise SettingsError(str(error)) from error
 
 
-def describe() -> str:
-    """Every variable with its default, for ``--help``: one a line."""
-    lines = [f"{name}  [{'unset' if value is None else value}]" for name, value in _defaults(Settings(), PREFIX)]
-    return "\b\nEnvironment, with defaults:\n" + "\n".join(lines)
+@dataclass(frozen=True, slots=True)
+class SettingText:
+    """One variable, as it is explained to people."""
+
+    name: str
+    default: str
+    text: str
+
+
+def explained() -> list[SettingText]:
+    """Every variable with its default and what the docstring of its record says of it."""
+    return [
+        SettingText(PREFIX + path.upper().replace(".", "__"), "unset" if value is None else str(value), text)
+        for path, value, text in _fields(Settings(), "")
+    ]
 
 
 def _unknown(names: list[str]) -> str:
-    known = [name for name, _ in _defaults(Settings(), PREFIX)]
+    known = [setting.name for setting in explained()]
     meant = [match for name in names for match in get_close_matches(name.upper(), known, n=1)]
     hint = f"; did you mean {' or '.join(meant)}?" if meant else ";"
     return f"no setting is called {', '.join(names)}{hint} The settings are {', '.join(known)}"
 
 
-def _defaults(record: Any, prefix: str) -> Iterator[tuple[str, object]]:
+def _fields(record: Any, path: str) -> Iterator[tuple[str, object, str]]:
+    texts = _texts(type(record))
     for each in fields(record):
-        name, value = prefix + each.name.upper(), getattr(record, each.name)
+        value = getattr(record, each.name)
         if is_dataclass(value):
-            yield from _defaults(value, f"{name}__")
+            yield from _fields(value, f"{path}{each.name}.")
         else:
-            yield name, value
+            yield path + each.name, value, texts.get(each.name, "")
+
+
+def _texts(kind: type[Any]) -> dict[str, str]:
+    """What the docstring says of each field, below ``Args:``."""
+    _, _, below = (inspect.getdoc(kind) or "").partition("Args:\n")
+    described = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)$", below.partition("\n\n")[0], re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text).replace("``", "`") for name, text in described}
 
 
 def _read(kind: type[Record], prefix: str, environ: Mapping[str, str], names: set[str]) -> Record:

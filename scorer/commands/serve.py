@@ -7,10 +7,10 @@ import sys
 
 import click
 
-from scorer.settings import describe
+from scorer.settings_doc import help_text
 
 
-@click.command("serve", epilog=describe())
+@click.command("serve", epilog=help_text())
 @click.option("--model", metavar="PATH", help="Folder, .gguf file, or name of the model.  [default: the fetched one]")
 @click.option("--adapter", metavar="PATH", help="Folder or name of a LoRA adapter to merge into the model.")
 @click.option("--template", metavar="NAME", help="name, name@version, or a .toml file.  [default: suits the model]")

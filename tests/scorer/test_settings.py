@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.settings import Settings, SettingsError, describe, load, override
+from scorer.settings import Settings, SettingsError, explained, load, override
 
 
 def test_without_variables_everything_is_at_its_default() -> None:
@@ -118,9 +118,10 @@ def test_options_go_before_settings_where_they_are_given() -> None:
         override(settings, port=70_000)
 
 
-def test_the_description_lists_every_variable_with_a_value_that_can_be_read_back() -> None:
-    lines = [line for line in describe().splitlines() if line.startswith("SCORER_")]
-    environ = {name: value.strip("[]") for name, value in (line.split("  ") for line in lines) if value != "[unset]"}
+def test_every_variable_is_explained_with_a_default_that_can_be_read_back() -> None:
+    settings = explained()
+    environ = {setting.name: setting.default for setting in settings if setting.default != "unset"}
 
-    assert len(lines) > 20
+    assert len(settings) > 20
+    assert [setting.name for setting in settings if not setting.text] == []
     assert load(environ) == Settings()
