@@ -10,12 +10,12 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
+from scorer.dialects.reply_headers import token_headers
 from scorer.dialects.routes import ScoringGate
 from scorer.generation.schema import GenerateText
 from scorer.generation.service import Generation, GenerationService
 from scorer.http.disconnect import while_connected
 from scorer.http.event_stream import EventStream
-from scorer.service import token_headers
 
 UNCOMPRESSED: Final = "uncompressed"
 """Option of a handler whose answers are never compressed: events would wait in the compressor."""

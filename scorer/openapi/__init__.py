@@ -11,6 +11,7 @@ import msgspec
 
 from scorer.dialects.error_forms import ErrorBody, OpenAiErrorBody
 from scorer.dialects.ndjson import PairLine
+from scorer.dialects.reply_headers import BATCH_HEADERS
 from scorer.dialects.schema import ItemResult, ScoreOptions, ScoreRequest, ScoreResponse, StreamEnd
 from scorer.errors import ANSWERS, UnknownModel
 from scorer.http.probes import Info, Liveness, ModelEntry, ModelList, Readiness
@@ -72,7 +73,6 @@ def openapi_document() -> Json:
     """OpenAPI 3.1, complete with examples and every error."""
     types = [*_PROBE_STRUCTS, *(kind for operation in OPERATIONS for kind in operation.types)]
     _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    scoring = {path: item for operation in OPERATIONS for path, item in describe(operation).items()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,7 +85,7 @@ def openapi_document() -> Json:
             {"name": "scoring", "description": "Scores for pairs of texts."},
             {"name": "operation", "description": "For operators and their machines."},
         ],
-        "paths": {**scoring, **_probe_paths(), **_page_paths()},
+        "paths": _merged(*map(describe, OPERATIONS), _probe_paths(), _page_paths()),
         "components": {
             "schemas": components,
             "headers": _headers(),
@@ -98,6 +98,15 @@ def openapi_document() -> Json:
             },
         },
     }
+
+
+def _merged(*groups: Json) -> Json:
+    """The path items of all groups; a path may have a method in one and another method in another."""
+    paths: Json = {}
+    for group in groups:
+        for path, item in group.items():
+            paths[path] = paths.get(path, {}) | item
+    return paths
 
 
 def _probe_paths() -> Json:
@@ -130,7 +139,7 @@ def _readiness() -> Json:
 def _page_paths() -> Json:
     metrics = {
         "description": "Prometheus text, or OpenMetrics where `Accept` names it.",
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {
             "text/plain": {"schema": {"type": "string"}},
             "application/openmetrics-text": {"schema": {"type": "string"}},
@@ -153,19 +162,19 @@ def _get(operation_id: str, summary: str, responses: Json) -> Json:
 def _success(kind: Any, description: str) -> Json:
     return {
         "description": description,
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {"application/json": {"schema": schema_of(kind)}},
     }
 
 
 def _location() -> Json:
-    return {"location": {"schema": {"type": "string"}}, **response_headers(scoring=False)}
+    return {"location": {"schema": {"type": "string"}}, **response_headers()}
 
 
 def _plain(media_type: str, description: str) -> Json:
     return {
         "description": description,
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {media_type: {"schema": {"type": "object" if media_type == "application/json" else "string"}}},
     }
 
@@ -190,8 +199,7 @@ def _headers() -> Json:
     integer = {"type": "integer", "minimum": 0}
     return {
         "x-request-id": {"description": "Names the request in logs.", "schema": {"type": "string"}},
-        "x-cached-tokens": {"description": "Tokens found in the cache.", "schema": integer},
-        "x-computed-tokens": {"description": "Tokens that the model ran.", "schema": integer},
+        **{name: {"description": meaning, "schema": integer} for name, meaning in BATCH_HEADERS.items()},
         "retry-after": {
             "description": "Seconds after which to try again, if trying again makes sense.",
             "schema": {"type": "integer", "minimum": 1},
