@@ -99,6 +99,15 @@ def check_linear(weight: Tensor, bias: Tensor | None) -> None:
         _check_device([("weight", weight), ("bias", bias)])
 
 
+def check_feed_forward(norm: Tensor, gate_up: Tensor, down: Tensor) -> None:
+    """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]."""
+    check_linear(gate_up, None)
+    _check_shape("gate_up", gate_up, [2 * down.shape[1], len(down)])
+    check_linear(down, None)
+    _check_shape("norm", norm, [len(down)])
+    _check_device([("norm", norm), ("gate_up", gate_up), ("down", down)])
+
+
 def check_store_kv(
     key: Tensor, value: Tensor, key_pool: PoolHalf, value_pool: PoolHalf, rows: Tensor, slots: Tensor
 ) -> None:

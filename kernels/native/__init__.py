@@ -6,11 +6,13 @@ agree within rounding.
 
 from kernels.native.attention import AttentionWork, NativeAttention, cut
 from kernels.native.build import build_library, find_library
+from kernels.native.linear import NativeLinear
 from kernels.native.ops import NativeOps, load_native_ops
 
 __all__ = [
     "AttentionWork",
     "NativeAttention",
+    "NativeLinear",
     "NativeOps",
     "build_library",
     "cut",
