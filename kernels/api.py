@@ -79,7 +79,8 @@ class SpanTable:
     A query sees key ``j`` of its span unless ``causal[m]`` is set and the key's position is
     greater than its own. Every query row has exactly one causal span: its own trie node.
 
-    Spans are sorted by nothing in particular; key sets of the spans of one query are disjoint.
+    Spans are sorted by nothing in particular. The keys of the spans of one query stand at the positions
+    from 0 on, each once and without a gap: a span begins at 0 or where another ends whose rows hold its own.
     """
 
     positions: IntArray  # [Q] absolute position (0-based) of each query row

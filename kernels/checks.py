@@ -26,6 +26,7 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
 )
+from kernels.spans import previous_spans
 
 Dim = int | str
 """A wanted extent: a number, or a letter that stands for any number."""
@@ -231,6 +232,9 @@ def check_spans(table: SpanTable) -> SpanReach:
     if len(table.block_ids) and table.block_ids.min() < 0:
         raise KernelInputError(f"block_ids: at least 0 wanted, got {table.block_ids.min()}")
     _check_one_causal_span(table)
+    some = table.query_lo < table.query_hi
+    gap = some & (table.key_position > 0) & (previous_spans(table) < 0)
+    _refuse_spans(gap, table.key_position, "key_position: 0 or the end of another span of the same rows")
     return SpanReach(
         fresh_rows=int(key_hi[~pool].max(initial=0)),
         slots=(int(table.block_ids.max(initial=-1)) + 1) * table.block_size,
