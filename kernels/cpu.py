@@ -61,8 +61,8 @@ class CpuPlan:
 class CpuKernels:
     """Implements :class:`kernels.api.KernelSet` with operations that PyTorch fuses on a CPU.
 
-    On bfloat16, attention and elementwise operations run natively where :mod:`kernels.native`
-    could be built.
+    On bfloat16, operations run natively where :mod:`kernels.native` could be built. With AMX
+    (``name`` is ``cpu-amx``) a row has the same bits in every step.
     Judge: ``kernels.reference.ReferenceKernels``.
     """
 
@@ -75,7 +75,7 @@ class CpuKernels:
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
         self._packs = packing_works()
-        self.name = "cpu" if native is None else "cpu-native"
+        self.name = "cpu" if native is None else "cpu-native" if native.linear is None else "cpu-amx"
 
     def warm_up(
         self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
@@ -229,7 +229,7 @@ class CpuKernels:
 
     def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_log_sum_exp(hidden, head, soft_cap)
-        if (native := self._native_linear(head)) is not None and native.sums(head):
+        if (native := self._native_linear(head)) is not None and head.is_contiguous():
             return native.log_sum_exp(hidden.contiguous(), head, soft_cap)
         total = torch.full((len(hidden),), -torch.inf)
         for start in range(0, len(head), _VOCABULARY_CHUNK):

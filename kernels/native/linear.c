@@ -35,11 +35,11 @@ typedef struct {
     float eps;
 } layer;
 
-/* What a panel of 32 outputs becomes: columns [column, column + width) of rows of `to`. */
+/* What a panel becomes: columns [column, column + width) of rows that are `stride` elements apart; with a gate, 16 columns of
+ * the packed input of another product, of `steps` steps. */
 typedef struct {
     bf16 *to;
-    int64_t stride; /* of `to` in elements; 0: `to` is packed as the input of another product, of `steps` steps */
-    int64_t steps, column, width, gate;
+    int64_t stride, steps, column, width, gate;
     const float *bias;
 } target;
 
@@ -129,12 +129,8 @@ static inline __m512 open_gate(__m512 gate, __m512 up, int64_t kind) {
 static inline void write_row(const target *t, const float *sums, int64_t row) {
     __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
     if (t->gate != GATE_NONE) {
-        __m512 open = open_gate(low, high, t->gate);
-        __m256i narrow = (__m256i)_mm512_cvtneps_pbh(open);
-        if (t->stride)
-            _mm256_mask_storeu_epi16(t->to + row * t->stride + t->column, (__mmask16)first_of(t->width), narrow);
-        else
-            _mm256_storeu_si256((__m256i *)(t->to + row * 32 + t->column % 32), narrow);
+        __m256i opened = (__m256i)_mm512_cvtneps_pbh(open_gate(low, high, t->gate));
+        _mm256_storeu_si256((__m256i *)(t->to + row * 32 + t->column % 32), opened);
         return;
     }
     __mmask32 real = first_of(t->width);
@@ -149,12 +145,12 @@ static inline void write_row(const target *t, const float *sums, int64_t row) {
 typedef struct {
     target target;
     const float *sums;
-    int64_t row, next, count; /* rows [row, row + count), the first `next` of them done */
+    int64_t next, count; /* rows [0, count) of the target, the first `next` of them done */
 } pending;
 
 static inline void write_some(pending *p, int64_t rows) {
     for (int64_t end = least(p->next + rows, p->count); p->next < end; p->next++)
-        write_row(&p->target, p->sums + p->next * 32, p->row + p->next);
+        write_row(&p->target, p->sums + p->next * 32, p->next);
 }
 
 /* ---- product -------------------------------------------------------------------------------------------- */
@@ -198,33 +194,29 @@ static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *
     }
 }
 
-/* Panels [from, to) of `weight` for the first `rows` rows of a packed block. Panels are `t->width` columns wide but for the
- * last, where `columns` end. */
+/* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */
 static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *weight, int64_t from, int64_t to,
                        target t, int64_t columns, float *scratch) {
     const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH);
-    const int64_t lines = (32 + groups - 1) / groups;
+    const int64_t lines = (32 + groups - 1) / groups, stride = t.gate ? 32 : t.stride;
     pending last = {.next = 0, .count = 0};
     int64_t turn = 0;
     for (int64_t p = from; p < to; p++) {
         target here = t;
         here.column = p * width;
         here.width = least(width, columns - here.column);
-        if (!t.stride) here.to = t.to + here.column / 32 * STEP;
         for (int64_t s = 0; s < steps; s += depth) {
             const int64_t now = least(depth, steps - s);
             const bf16 *b = weight + (p * steps + s) * STEP;
             for (int64_t g = 0; g < groups; g++) {
                 float *sums = scratch + (steps > depth ? g : turn++ % 2) * 1024;
-                int both = rows - g * 32 > 16;
                 const char *ahead = (const char *)(b + now * STEP) + g * lines * 64 * now;
-                const bf16 *soon = t.stride ? here.to + g * 32 * t.stride + here.column : here.to + g * t.steps * STEP;
-                multiply(a + (g * steps + s) * STEP, b, now, sums, s > 0, both, &last, ahead, lines, soon, t.stride ? t.stride : 32);
+                /* where the 32 rows of this group begin */
+                here.to = t.gate ? t.to + (g * t.steps + here.column / 32) * STEP : t.to + g * 32 * t.stride;
+                multiply(a + (g * steps + s) * STEP, b, now, sums, s > 0, rows - g * 32 > 16, &last, ahead, lines,
+                         here.to + (t.gate ? 0 : here.column), stride);
                 write_some(&last, 32);
-                if (s + now == steps) {
-                    last = (pending){.target = here, .sums = sums, .row = g * 32, .count = least(32, rows - g * 32)};
-                    if (!t.stride) last.target.to += g * t.steps * STEP, last.row = 0;
-                }
+                if (s + now == steps) last = (pending){.target = here, .sums = sums, .count = least(32, rows - g * 32)};
             }
         }
     }

@@ -34,28 +34,28 @@ static inline uint32_t halves_of(float x) {
     return high >> 16 | (low_bits & 0xffff0000);
 }
 
-/* 32 hidden states [rows, width], those beyond `rows` zero. */
+/* 32 hidden states [rows, width]; what is beyond `rows` or `width` is zero. */
 static void pack_hidden(const float *hidden, int64_t rows, int64_t width, bf16 *packed) {
-    for (int64_t s = 0; s < width / 32; s++)
+    for (int64_t s = 0; s * 32 < width; s++)
         for (int64_t r = 0; r < 32; r++)
             for (int64_t k = 0; k < 32; k++) {
-                uint32_t both = r < rows ? halves_of(hidden[r * width + s * 32 + k]) : 0;
+                uint32_t both = r < rows && s * 32 + k < width ? halves_of(hidden[r * width + s * 32 + k]) : 0;
                 bf16 *to = packed + s * STEP + r / 16 * TILE + k / 2 * 32 + r % 16 * 2 + k % 2;
                 to[0] = (bf16)both;
                 to[2 * TILE] = (bf16)(both >> 16);
             }
 }
 
-/* logits [32, 32] of 32 entries of the head for 32 hidden states */
-static inline void multiply(const bf16 *head, int64_t width, const bf16 *hidden, float *logits, const char *ahead,
-                            int64_t lines) {
+/* logits [32, 32] of 32 entries of the head, `stride` apart, for 32 hidden states */
+static inline void multiply(const bf16 *head, int64_t stride, int64_t steps, const bf16 *hidden, float *logits,
+                            const char *ahead, int64_t lines) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    for (int64_t s = 0; s < width / 32; s++, hidden += STEP) {
-        _tile_loadd(4, head + s * 32, 2 * width);
-        _tile_loadd(5, head + 16 * width + s * 32, 2 * width);
+    for (int64_t s = 0; s < steps; s++, hidden += STEP) {
+        _tile_loadd(4, head + s * 32, 2 * stride);
+        _tile_loadd(5, head + 16 * stride + s * 32, 2 * stride);
         for (int half = 0; half < 2; half++) {
             _tile_loadd(6, hidden + half * 2 * TILE, 64);
             _tile_loadd(7, hidden + half * 2 * TILE + TILE, 64);
@@ -95,19 +95,23 @@ static inline void add_logits(running *at, float *logits, int64_t count, float s
     }
 }
 
-/* Entries [lo, hi) of the head for 32 hidden states; `last` has room for 32 entries. */
+/* Entries [lo, hi) of the head for 32 hidden states; `whole` has room for 32 entries of whole steps. */
 static running run_part(const bf16 *head, int64_t lo, int64_t hi, int64_t width, const bf16 *hidden, float soft_cap,
-                        int64_t lines, bf16 *last) {
+                        int64_t lines, bf16 *whole) {
+    const int64_t steps = (width + 31) / 32;
     running at = {{_mm512_set1_ps(-INFINITY), _mm512_set1_ps(-INFINITY)}, {_mm512_setzero_ps(), _mm512_setzero_ps()}};
     float logits[32 * 32] __attribute__((aligned(64)));
     for (int64_t v = lo; v < hi; v += 32) {
         const bf16 *rows = head + v * width;
-        if (hi - v < 32) { /* a tile may not reach past the end of the head */
-            memcpy(last, rows, (hi - v) * width * sizeof *last);
-            memset(last + (hi - v) * width, 0, (32 - (hi - v)) * width * sizeof *last);
-            rows = last;
+        int64_t stride = width;
+        if (hi - v < 32 || width % 32) { /* a tile may not reach past the end of an entry, nor of the head */
+            stride = steps * 32;
+            memset(whole, 0, 32 * stride * sizeof *whole);
+            for (int64_t r = 0; r < least(32, hi - v); r++)
+                memcpy(whole + r * stride, rows + r * width, width * sizeof *whole);
+            rows = whole;
         }
-        multiply(rows, width, hidden, logits, (const char *)(head + (v + 32) * width), lines);
+        multiply(rows, stride, steps, hidden, logits, (const char *)(head + (v + 32) * width), lines);
         add_logits(&at, logits, least(32, hi - v), soft_cap);
     }
     return at;
@@ -115,11 +119,12 @@ static running run_part(const bf16 *head, int64_t lo, int64_t hi, int64_t width,
 
 static _Thread_local kept_memory kept;
 
-/* out[r] = log(sum over v of exp(hidden[r] . head[v])); width is a multiple of 32, soft_cap 0 for none. Gives 0, or 1 when
- * there was no memory to work in. */
+/* out[r] = log(sum over v of exp(hidden[r] . head[v])); soft_cap 0 for none. Gives 0, or 1 when there was no
+ * memory to work in. */
 int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows, int64_t vocabulary, int64_t width,
                 float soft_cap) {
-    const int64_t groups = (rows + 31) / 32, parts = (vocabulary + PART - 1) / PART, group_size = width / 32 * STEP;
+    if (rows == 0) return 0;
+    const int64_t groups = (rows + 31) / 32, parts = (vocabulary + PART - 1) / PART, group_size = (width + 31) / 32 * STEP;
     const int64_t lines = (32 + groups - 1) / groups, found_bytes = parts * groups * 32 * 2 * sizeof(float);
     char *memory = take(&kept, groups * group_size * 2 + found_bytes);
     int failed = memory == NULL;
@@ -128,8 +133,8 @@ int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows,
     float *found = (float *)(memory + groups * group_size * 2); /* [parts, groups, 2, 32]: maxima, then sums */
 #pragma omp parallel
     {
-        bf16 *last = aligned_alloc(64, 32 * width * sizeof *last);
-        if (!last)
+        bf16 *whole = aligned_alloc(64, 32 * round_up(width, 32) * sizeof *whole);
+        if (!whole)
 #pragma omp atomic write
             failed = 1;
         const tile_shapes before = enter_tiles();
@@ -138,9 +143,9 @@ int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows,
             pack_hidden(hidden + g * 32 * width, least(32, rows - g * 32), width, packed + g * group_size);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t p = 0; p < parts; p++)
-            for (int64_t g = 0; last && g < groups; g++) {
+            for (int64_t g = 0; whole && g < groups; g++) {
                 running at = run_part(head, p * PART, least((p + 1) * PART, vocabulary), width, packed + g * group_size,
-                                      soft_cap, lines, last);
+                                      soft_cap, lines, whole);
                 float *to = found + (p * groups + g) * 64;
                 for (int h = 0; h < 2; h++) {
                     _mm512_storeu_ps(to + h * 16, at.top[h]);
@@ -148,7 +153,7 @@ int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows,
                 }
             }
         leave_tiles(&before);
-        free(last);
+        free(whole);
     }
     for (int64_t r = 0; r < rows; r++) {
         const float *from = found + r / 32 * 64 + r % 32;

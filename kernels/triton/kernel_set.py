@@ -117,6 +117,7 @@ class TritonKernels:
     def pack_feed_forward(
         self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
     ) -> SublayerOp:
+        checks.check_feed_forward(norm, gate_up, down)
         return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
