@@ -232,15 +232,13 @@ typedef struct {
 } places;
 
 static void locate(const attention *a, const item *run, int64_t head, int64_t first, int64_t count, places *at) {
+    memset(at, 0, sizeof *at);
+    if (count <= 0) return; /* there may be no piece after the last key */
     const piece *from = (const piece *)a->pieces + run->piece;
-    int64_t done = run->skip + first, block = 0, inside = 0;
+    int64_t done = run->skip + first;
     while (done >= from->tokens) done -= from++->tokens;
-    block = (from->key_lo + done) / a->block_size, inside = (from->key_lo + done) % a->block_size;
-    for (int64_t n = 0; n < LANES; n++, done++, inside++) {
-        if (n >= count) {
-            at->key[n] = at->value[n] = NULL;
-            continue;
-        }
+    int64_t block = (from->key_lo + done) / a->block_size, inside = (from->key_lo + done) % a->block_size;
+    for (int64_t n = 0; n < least_of(count, LANES); n++, done++, inside++) {
         if (done == from->tokens) {
             from++, done = 0;
             block = from->key_lo / a->block_size, inside = from->key_lo % a->block_size;
@@ -564,14 +562,17 @@ int attend(const attention *a) {
         if (!ready)
 #pragma omp atomic write
             failed = 1;
-#pragma omp for schedule(dynamic, 1) collapse(2)
+#pragma omp for schedule(dynamic, 1) collapse(2) nowait
         for (int64_t u = 0; u < a->num_units; u++)
             for (int64_t head = 0; head < a->kv_heads; head++)
                 if (ready) run_unit(a, amx, (const unit *)a->units + u, head, shares, &w);
-#pragma omp for collapse(2)
-        for (int64_t j = 0; j < a->num_joins; j++)
-            for (int64_t head = 0; head < a->kv_heads; head++)
-                if (ready) run_join(a, (const join *)a->joins + j, head, shares, &w);
+        if (a->num_joins) {
+#pragma omp barrier
+#pragma omp for collapse(2) nowait
+            for (int64_t j = 0; j < a->num_joins; j++)
+                for (int64_t head = 0; head < a->kv_heads; head++)
+                    if (ready) run_join(a, (const join *)a->joins + j, head, shares, &w);
+        }
 #if defined(__AMX_BF16__)
         if (amx && before.palette) _tile_loadconfig(&before);
         else if (amx) _tile_release();
