@@ -50,14 +50,14 @@ def test_rounds_are_listed_one_by_one_with_their_calibrations() -> None:
         phase("vllm", 1.0, repeat=1, idle=False),
     ]
 
-    first, second = rows_of(rounds_section({"vllm": compare(records, "ours", "vllm")}), "## Rounds")
+    first, second = rows_of(rounds_section(compare(records, "ours", "vllm")), "## Rounds")
 
-    assert first == ["W1 cold", "vllm", "1", "1.50", "800", "900"]
-    assert second == ["W1 cold", "vllm", "2", "0.500*", "900", "900"]
+    assert first == ["W1 cold", "ours", "vllm", "1", "1.50", "800", "900"]
+    assert second == ["W1 cold", "ours", "vllm", "2", "0.500*", "900", "900"]
 
 
 def test_nothing_to_compare_has_no_section() -> None:
-    assert best_section([], [], COST) == rounds_section({}) == ""
+    assert best_section([], [], COST) == rounds_section([]) == ""
 
 
 @pytest.mark.parametrize(
