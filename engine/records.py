@@ -101,6 +101,8 @@ class ScoreTask:
     """Rows that are answered together. They need not share a prefix.
 
     Args:
+        task_id: Names the request. Tasks of one name that wait or run at the same time are parts of
+            it: what one of them computes is shared with the others, and no hit.
         namespace: Root of the prefix tree; rows of different namespaces share nothing.
         deadline_s: ``time.monotonic()`` value after which no further row is started.
     """
@@ -187,8 +189,8 @@ class RowUsage:
     Args:
         prompt_tokens: Positions that steps have settled: all of a row that has a score, fewer of
             one that ran out of time.
-        cached_tokens: In the tree before the first step of the task.
-        shared_tokens: Computed since then, for another row of the task or for a task that runs beside it.
+        cached_tokens: In the tree before the first step of the request.
+        shared_tokens: Computed since then, for another row of the request or for one that runs beside it.
         computed_tokens: Run for this row.
         recomputed_tokens: Run again for this row, since they were evicted between two steps of its
             task. Not among the others, which count a position once.

@@ -10,7 +10,7 @@ So no position of a task is computed twice unless it was evicted meanwhile, and 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -77,6 +77,8 @@ class Scheduler:
         self._cache = cache
         self._step_tokens = step_tokens
         self._tasks: deque[TaskState] = deque()
+        self._parts: Counter[str] = Counter()  # tasks in hand by the request that they are parts of
+        self._began: dict[str, int] = {}  # what the clock of the cache said when those requests had their first step
         self._left_over: list[Node] = []  # spare nodes of tasks that have ended, which something still needs
 
     @property
@@ -97,6 +99,7 @@ class Scheduler:
             uncached += _size(claims.claim(row.fresh_from(match), len(row.row.tokens)))
         task.queued_tokens = uncached
         self._tasks.append(task)
+        self._parts[task.task.task_id] += 1
 
     def remove(self, task: TaskState) -> None:
         """Forget a task that has ended, however it ended; it holds nothing afterwards.
@@ -104,6 +107,10 @@ class Scheduler:
         What it kept for itself alone leaves the cache, as soon as no other task stands on it.
         """
         self._tasks.remove(task)
+        self._parts[task.task.task_id] -= 1
+        if not self._parts[task.task.task_id]:
+            del self._parts[task.task.task_id]
+            self._began.pop(task.task.task_id, None)
         self._hold(task, None)
         left_over = [*reversed(task.spare), *self._left_over]  # children first
         self._left_over = [rest for node in left_over if (rest := self._cache.drop_spare(node)) is not None]
@@ -133,7 +140,7 @@ class Scheduler:
         step = self._try(chosen, optional_keeps=True) or self._smallest_step()
         for started in step.tasks:
             if started.began is None:
-                started.began = self._cache.clock
+                started.began = self._began.setdefault(started.task.task_id, self._cache.clock)
         return step
 
     def finish(self, step: Step, *, commit: bool) -> int:

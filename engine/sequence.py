@@ -116,7 +116,8 @@ class TaskState:
         cursor: Place in ``order`` of the first row without an outcome.
         held: End of the path that the next row will need, protected from eviction.
         spare: What the task put into the cache that nobody else wants kept, parents first.
-        began: The clock of the cache when its first step was made: what was committed later is no hit.
+        began: The clock of the cache when the first step of its request was made: what was
+            committed later is no hit.
         queued_tokens: Positions this task is still expected to compute.
         admitted_tokens: What it counts for in the queue until it ends.
     """

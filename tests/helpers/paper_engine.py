@@ -221,8 +221,10 @@ class PaperEngine:
         )
         self._serial = 0
 
-    def add(self, rows: Sequence[Row], *, namespace: str = "a") -> TaskState:
-        task = make_task(rows, namespace=namespace, serial=self._serial)
+    def add(self, rows: Sequence[Row], *, namespace: str = "a", task_id: str | None = None) -> TaskState:
+        """Let a task wait; of a request of its own, unless told."""
+        name = str(self._serial) if task_id is None else task_id
+        task = make_task(rows, namespace=namespace, task_id=name, serial=self._serial)
         self._serial += 1
         self.scheduler.add(task)
         return task
