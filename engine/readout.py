@@ -6,19 +6,21 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import RowReads, to_device
+from engine.batch import RowReads, SlotArray, to_device
 from engine.records import (
     LabelOutcome,
     LabelReadout,
     LikelihoodOutcome,
     LikelihoodReadout,
     Outcome,
+    TokenIds,
     TokenOutcome,
     TokenReadout,
     Unscored,
@@ -26,6 +28,8 @@ from engine.records import (
 from engine.sequence import RowState
 from engine.token_choice import choose_tokens
 from kernels.api import KernelSet
+
+_Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +45,13 @@ class LmHead:
     soft_cap: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Question:
     """Logits that are wanted: of ``ids[i]``, as many for every ``i``, at read row ``places[i]``."""
 
     reads: Sequence[RowReads]
-    places: list[int]
-    ids: list[tuple[int, ...]]
+    places: SlotArray
+    ids: SlotArray
 
 
 def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: KernelSet) -> None:
@@ -65,21 +69,20 @@ def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: K
     if not labels and not targets:
         return
     questions = [*_ask_labels(labels), *([_ask_targets(targets)] if targets else [])]
-    summed = _summed_places(labels, targets)
+    summed = _summed_places(labels, [question for question in questions if question.reads is targets])
     sums, answers = _answer(summed, questions, hidden, head, kernels)
-    denominators = dict(zip(summed, sums, strict=True))
     for question, logits in zip(questions, answers, strict=True):
         if question.reads is targets:
-            _take_targets(question, denominators, logits)
+            with np.errstate(invalid="ignore"):  # a difference of infinities ends as any other number that is none
+                _take_targets(question, logits[:, 0] - sums[np.searchsorted(summed, question.places)])
         else:
-            _take_labels(question, denominators, logits)
+            _take_labels(question, dict(zip(summed.tolist(), sums.tolist(), strict=True)), logits)
 
 
-def _summed_places(labels: Sequence[RowReads], targets: Sequence[RowReads]) -> list[int]:
-    """Read rows whose log-sum-exp over the vocabulary a readout needs."""
-    wanted = {place for read in targets for place in read.places}
-    wanted |= {read.places[-1] for read in labels if _label_readout(read).log_sum_exp}
-    return sorted(wanted)
+def _summed_places(labels: Sequence[RowReads], targets: Sequence[_Question]) -> SlotArray:
+    """Read rows whose log-sum-exp over the vocabulary a readout needs, ascending."""
+    asked = [read.places[-1] for read in labels if _label_readout(read).log_sum_exp]
+    return np.unique(np.concatenate([np.array(asked, dtype=np.int64), *(question.places for question in targets)]))
 
 
 def _ask_labels(reads: Sequence[RowReads]) -> list[_Question]:
@@ -90,8 +93,8 @@ def _ask_labels(reads: Sequence[RowReads]) -> list[_Question]:
     return [
         _Question(
             reads=group,
-            places=[read.places[-1] for read in group],
-            ids=[_label_readout(read).label_ids for read in group],
+            places=np.array([read.places[-1] for read in group], dtype=np.int64),
+            ids=np.array([_label_readout(read).label_ids for read in group], dtype=np.int64),
         )
         for group in by_count.values()
     ]
@@ -99,45 +102,46 @@ def _ask_labels(reads: Sequence[RowReads]) -> list[_Question]:
 
 def _ask_targets(reads: Sequence[RowReads]) -> _Question:
     places: list[int] = []
-    ids: list[tuple[int, ...]] = []
+    ids: list[TokenIds] = []
     for read in reads:
-        target = _likelihood_readout(read).target_ids
         done = len(read.row.state.log_probs)
         places += read.places
-        ids += [(token,) for token in target[done : done + len(read.places)].tolist()]
-    return _Question(reads=reads, places=places, ids=ids)
+        ids.append(_likelihood_readout(read).target_ids[done : done + len(read.places)])
+    return _Question(
+        reads=reads,
+        places=np.array(places, dtype=np.int64),
+        ids=np.concatenate(ids).astype(np.int64).reshape(-1, 1),
+    )
 
 
 def _answer(
-    summed: list[int], questions: Sequence[_Question], hidden: Tensor, head: LmHead, kernels: KernelSet
-) -> tuple[list[float], list[list[float]]]:
+    summed: SlotArray, questions: Sequence[_Question], hidden: Tensor, head: LmHead, kernels: KernelSet
+) -> tuple[_Numbers, list[_Numbers]]:
     """Log-sum-exps at ``summed``, and the logits of each question, row by row."""
-    asked = [summed, *(q.places for q in questions), *(list(chain.from_iterable(q.ids)) for q in questions)]
-    sums_at, *rest = to_device([np.array(numbers, dtype=np.int64) for numbers in asked], hidden.device)
-    found = [kernels.log_sum_exp(hidden[sums_at], head.weight, head.soft_cap)] if summed else []
-    for places, ids in zip(rest[: len(questions)], rest[len(questions) :], strict=True):
-        columns = ids.view(len(places), -1)
+    asked = [summed, *(question.places for question in questions), *(question.ids.ravel() for question in questions)]
+    sums_at, *rest = to_device(asked, hidden.device)
+    found = [kernels.log_sum_exp(hidden[sums_at], head.weight, head.soft_cap)] if len(summed) else []
+    for question, places, ids in zip(questions, rest[: len(questions)], rest[len(questions) :], strict=True):
+        columns = ids.view(question.ids.shape)
         found.append(kernels.label_logits(hidden[places], head.weight, columns, head.soft_cap).flatten())
-    numbers = iter(torch.cat(found).tolist())
-    return list(islice(numbers, len(summed))), [list(islice(numbers, len(q.places) * len(q.ids[0]))) for q in questions]
+    numbers = torch.cat(found).cpu().double().numpy()
+    ends = np.cumsum([len(summed), *(question.ids.size for question in questions)])
+    sums, *logits = np.split(numbers, ends[:-1])
+    return sums, [part.reshape(question.ids.shape) for part, question in zip(logits, questions, strict=True)]
 
 
-def _take_labels(question: _Question, denominators: dict[int, float], logits: list[float]) -> None:
-    count = len(question.ids[0])
-    for index, read in enumerate(question.reads):
-        row_logits = logits[index * count : (index + 1) * count]
+def _take_labels(question: _Question, denominators: dict[int, float], logits: _Numbers) -> None:
+    for read, row_logits in zip(question.reads, logits.tolist(), strict=True):
         log_sum_exp = denominators[read.places[-1]] if _label_readout(read).log_sum_exp else None
         outcome = LabelOutcome(logits=tuple(row_logits), log_sum_exp=log_sum_exp)
         _finish(read.row.state, outcome, [*row_logits, log_sum_exp or 0.0])
 
 
-def _take_targets(question: _Question, denominators: dict[int, float], logits: list[float]) -> None:
-    log_probs = [logit - denominators[place] for place, logit in zip(question.places, logits, strict=True)]
-    first = 0
+def _take_targets(question: _Question, log_probs: _Numbers) -> None:
+    left = iter(log_probs.tolist())
     for read in question.reads:
         state = read.row.state
-        state.log_probs += log_probs[first : first + len(read.places)]
-        first += len(read.places)
+        state.log_probs += islice(left, len(read.places))
         state.first_unread = read.row.end
         if read.row.end == len(state.row.tokens):
             _finish(state, LikelihoodOutcome(log_probs=tuple(state.log_probs)), state.log_probs)
@@ -154,7 +158,8 @@ def _read_tokens(reads: Sequence[RowReads], hidden: Tensor, head: LmHead) -> Non
 
 
 def _finish(state: RowState, outcome: Outcome, numbers: Sequence[float]) -> None:
-    finite = all(math.isfinite(number) for number in numbers)
+    # the sum is finite if all are: float32 numbers do not add up to more than a float can hold
+    finite = math.isfinite(sum(numbers))
     state.outcome = outcome if finite else Unscored(reason="non_finite")
 
 

@@ -170,15 +170,15 @@ def test_all_readouts_of_a_step_come_back_in_one_copy(
         LabelReadout(label_ids=(8, 2)),
     )
     copies: list[int] = []
-    plain = Tensor.tolist
+    plain = Tensor.cpu
 
-    def counted(tensor: Tensor) -> object:
+    def counted(tensor: Tensor) -> Tensor:
         copies.append(tensor.numel())
         return plain(tensor)
 
     places = [[4], [2], [0, 1], [5]]
     wanted = [reads(state, task, at) for state, at in zip(task.rows, places, strict=True)]
-    monkeypatch.setattr(Tensor, "tolist", counted)
+    monkeypatch.setattr(Tensor, "cpu", counted)
     run(wanted, hidden, head)
 
     assert copies == [3 + 2 + 1 + 2 + 2]  # denominators of three rows, then logits
