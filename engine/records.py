@@ -1,4 +1,8 @@
-"""What crosses the engine's thread: frozen records of token ids and numbers, no tensors."""
+"""What crosses the engine's thread: frozen records of token ids and numbers, no tensors.
+
+What there is one of for every row is a struct: a struct is made in an eighth of the time of a frozen
+dataclass, and the collector need not look at it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 TokenIds: TypeAlias = npt.NDArray[np.int32]
 """One-dimensional, treated as immutable by everyone."""
@@ -78,8 +83,7 @@ class TokenReadout:
 Readout: TypeAlias = LabelReadout | LikelihoodReadout | TokenReadout
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Row:
+class Row(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """One token sequence with one readout.
 
     Args:
@@ -146,16 +150,14 @@ class GenerateTask:
     deadline_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelOutcome:
+class LabelOutcome(Struct, frozen=True, kw_only=True, gc=False):
     """Raw float32 logits in the order of ``label_ids``; natural-log denominator if asked for."""
 
     logits: tuple[float, ...]
     log_sum_exp: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LikelihoodOutcome:
+class LikelihoodOutcome(Struct, frozen=True, kw_only=True, gc=False):
     """Natural log-probability of each target token, in order."""
 
     log_probs: tuple[float, ...]
@@ -179,8 +181,7 @@ class Unscored:
 Outcome: TypeAlias = LabelOutcome | LikelihoodOutcome | TokenOutcome | Unscored
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowUsage:
+class RowUsage(Struct, frozen=True, kw_only=True, gc=False):
     """Where the positions of a row came from: ``prompt = cached + shared + computed``.
 
     ``cached``: in the tree before this task computed anything. ``shared``: computed once for
@@ -194,8 +195,7 @@ class RowUsage:
     computed_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowResult:
+class RowResult(Struct, frozen=True, kw_only=True, gc=False):
     outcome: Outcome
     usage: RowUsage
 

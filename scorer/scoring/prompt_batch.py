@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from engine import TokenIds
 from scorer.scoring.prompt_texts import FilledPart, PairSlot, PairText, PairTexts, RenderedText
@@ -23,8 +25,7 @@ class _FittedQuery:
     cut_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(Struct, frozen=True, eq=False, gc=False):
     """A pair whose prompt is not known to fit yet.
 
     Args:
@@ -65,6 +66,10 @@ class PromptBatch:
         self._parts = self._encode_shared(parts)
         texts = [(index, part) for index, part in enumerate(self._parts) if isinstance(part, PairText)]
         self._place: dict[PairSlot, int] = {slot: index for index, part in texts for slot in part.slots}
+        self._fillings: dict[int, Callable[[PairTexts], object]] = {
+            index: attrgetter(*part.slots) for index, part in texts
+        }
+        self._rendered: dict[tuple[int, object], RenderedText] = {}
         self._last_slot = texts[0][1].tracked
 
     def build(self, pairs: Sequence[PairTexts]) -> list[_Outcome]:
@@ -221,8 +226,19 @@ class PromptBatch:
     def _draft(
         self, index: int, texts: PairTexts, *, cut_query_tokens: int = 0, uncut_tokens: int | None = None
     ) -> _Draft:
-        parts = (part.render(texts) if isinstance(part, PairText) else part for part in self._parts)
+        parts = [
+            self._render(place, part, texts) if isinstance(part, PairText) else part
+            for place, part in enumerate(self._parts)
+        ]
         return _Draft(index, texts, tuple(parts), cut_query_tokens, uncut_tokens)
+
+    def _render(self, place: int, part: PairText, texts: PairTexts) -> RenderedText:
+        """Rendered once for all pairs that fill the slots of the part alike: most have one text of two in common."""
+        key = (place, self._fillings[place](texts))
+        rendered = self._rendered.get(key)
+        if rendered is None:
+            rendered = self._rendered[key] = part.render(texts)
+        return rendered
 
     def _encode(self, pieces: Iterable[TextPiece], *, spans: bool) -> None:
         wanted = {
