@@ -179,9 +179,9 @@ def _decode_plain(body: bytes) -> Any:
 def _may_repeat_keys(body: bytes) -> bool:
     """False only if no object of ``body``, which is valid JSON, has a key twice.
 
-    Most bodies spell each key once, if they are few long texts. To see that takes a tenth of the
-    time of a second reading. A text may hold what looks like the end of a key; then there is one
-    name more, which can only make this true.
+    Bodies of a few fields and many long texts spell each key once, which is seen without reading
+    the texts. A text may hold what looks like the end of a key; then there is one name more,
+    which can only make this true.
     """
     names: set[bytes] = set()
     for match in _KEY_END.finditer(body):
