@@ -11,6 +11,7 @@ import msgspec
 
 from scorer.dialects.error_forms import ErrorBody, OpenAiErrorBody
 from scorer.dialects.ndjson import PairLine
+from scorer.dialects.reply_headers import BATCH_HEADERS
 from scorer.dialects.schema import ItemResult, ScoreOptions, ScoreRequest, ScoreResponse, StreamEnd
 from scorer.errors import ANSWERS, UnknownModel
 from scorer.http.probes import Info, Liveness, ModelEntry, ModelList, Readiness
@@ -72,7 +73,6 @@ def openapi_document() -> Json:
     """OpenAPI 3.1, complete with examples and every error."""
     types = [*_PROBE_STRUCTS, *(kind for operation in OPERATIONS for kind in operation.types)]
     _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    scoring = {path: item for operation in OPERATIONS for path, item in describe(operation).items()}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,9 +85,28 @@ def openapi_document() -> Json:
             {"name": "scoring", "description": "Scores for pairs of texts."},
             {"name": "operation", "description": "For operators and their machines."},
         ],
-        "paths": {**scoring, **_probe_paths(), **_page_paths()},
-        "components": {"schemas": components, "headers": _headers()},
+        "paths": _merged(*map(describe, OPERATIONS), _probe_paths(), _page_paths()),
+        "components": {
+            "schemas": components,
+            "headers": _headers(),
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Needed for scores and text where the service was started with a file of keys.",
+                }
+            },
+        },
     }
+
+
+def _merged(*groups: Json) -> Json:
+    """The path items of all groups; a path may have a method in one and another method in another."""
+    paths: Json = {}
+    for group in groups:
+        for path, item in group.items():
+            paths[path] = paths.get(path, {}) | item
+    return paths
 
 
 def _probe_paths() -> Json:
@@ -97,11 +116,8 @@ def _probe_paths() -> Json:
             "Whether a restart would help",
             {"200": _success(Liveness, "Alive."), "503": _success(Liveness, "Dead: restart it.")},
         ),
-        "/health/ready": _get(
-            "ready",
-            "Whether requests are served",
-            {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")},
-        ),
+        "/health/ready": _get("ready", "Whether requests are served", _readiness()),
+        "/health": _get("health", "The same, where probes of other services look for it", _readiness()),
         "/v1/models": _get(
             "models",
             "The model that is served, in the form of OpenAI",
@@ -116,16 +132,21 @@ def _probe_paths() -> Json:
     }
 
 
+def _readiness() -> Json:
+    return {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")}
+
+
 def _page_paths() -> Json:
     metrics = {
         "description": "Prometheus text, or OpenMetrics where `Accept` names it.",
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {
             "text/plain": {"schema": {"type": "string"}},
             "application/openmetrics-text": {"schema": {"type": "string"}},
         },
     }
     return {
+        "/": _get("start", "Leads to the page", {"307": {"description": "To `/docs`.", "headers": _location()}}),
         "/metrics": _get("metrics", "Metrics", {"200": metrics}),
         "/openapi.json": _get("openapi", "This document", {"200": _plain("application/json", "This document.")}),
         "/docs": _get("docs", "This document as a page", {"200": _plain("text/html", "A page without outside links.")}),
@@ -141,15 +162,19 @@ def _get(operation_id: str, summary: str, responses: Json) -> Json:
 def _success(kind: Any, description: str) -> Json:
     return {
         "description": description,
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {"application/json": {"schema": schema_of(kind)}},
     }
+
+
+def _location() -> Json:
+    return {"location": {"schema": {"type": "string"}}, **response_headers()}
 
 
 def _plain(media_type: str, description: str) -> Json:
     return {
         "description": description,
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {media_type: {"schema": {"type": "object" if media_type == "application/json" else "string"}}},
     }
 
@@ -174,8 +199,7 @@ def _headers() -> Json:
     integer = {"type": "integer", "minimum": 0}
     return {
         "x-request-id": {"description": "Names the request in logs.", "schema": {"type": "string"}},
-        "x-cached-tokens": {"description": "Tokens found in the cache.", "schema": integer},
-        "x-computed-tokens": {"description": "Tokens that the model ran.", "schema": integer},
+        **{name: {"description": meaning, "schema": integer} for name, meaning in BATCH_HEADERS.items()},
         "retry-after": {
             "description": "Seconds after which to try again, if trying again makes sense.",
             "schema": {"type": "integer", "minimum": 1},

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from engine import TokenIds
+from scorer.dialects.schema import TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +20,14 @@ class PromptLimits:
         max_document_tokens: Longest document; longer ones are cut or refused. None: no limit.
         max_query_tokens: Longest query. A query is never cut unless this is given.
         truncate_documents: Cut a document that does not fit; otherwise the pair is refused.
+        truncation_side: ``right``: its end goes. ``left``: its beginning.
     """
 
     max_prompt_tokens: int
     max_document_tokens: int | None = None
     max_query_tokens: int | None = None
     truncate_documents: bool = True
+    truncation_side: TruncationSide = "right"
 
 
 class PairPrompt(Struct, frozen=True, kw_only=True, eq=False, gc=False):
