@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engine import RowResult, RowUsage, ScoreResult
+from engine import RowResult, RowUsage, ScoreResult, sum_usage
 from scorer.scoring.batch import BatchPlan, BatchTimes, ItemFault, Pair, ScoredBatch, ScoredItem
 from scorer.scoring.item_plan import ItemPlan
 from scorer.scoring.item_scores import score_item
@@ -103,17 +103,6 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
             )
         )
     return items
-
-
-def sum_usage(usages: Sequence[RowUsage]) -> RowUsage:
-    if len(usages) == 1:
-        return usages[0]
-    return RowUsage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        cached_tokens=sum(usage.cached_tokens for usage in usages),
-        shared_tokens=sum(usage.shared_tokens for usage in usages),
-        computed_tokens=sum(usage.computed_tokens for usage in usages),
-    )
 
 
 def _result_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> ItemScore | ItemFault:
