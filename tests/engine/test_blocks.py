@@ -46,7 +46,7 @@ def test_agrees_with_a_counter_over_random_calls(seed: int) -> None:
         assert blocks.num_free + blocks.num_held == blocks.num_blocks == total
 
 
-def test_a_block_cannot_be_freed_twice() -> None:
+def test_b020_a_block_cannot_be_freed_twice() -> None:
     blocks = BlockAllocator(8)
     first, *_ = blocks.allocate(3)
 

