@@ -344,6 +344,11 @@ def test_what_transformers_writes_of_a_gemma_3_with_images_is_read_and_its_text_
         (GEMMA_3_4B, {"audio_config": {}}, "audio_config is {}; this field is not supported"),
         (GEMMA_3, {"architectures": ["Gemma3nForConditionalGeneration"]}, "'Gemma3nForConditionalGeneration'"),
         (PHI_3, {"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}, "rope_scaling: type is 'longrope'"),
+        (
+            PHI_3,
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            "no rotary scaling but longrope, got LinearScaling",
+        ),
         (PHI_3, {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75; only 1.0"),
         (LLAMA_3_2, {"auto_map": {"a": "b"}}, "auto_map is {'a': 'b'}; this field is not supported"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Final, TypeAlias
 
 import pytest
 from tokenizers import Tokenizer
@@ -72,6 +73,21 @@ def zerank(query: str, document: str, instruction: str | None) -> list[str]:
     return [
         f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n",
     ]
+
+
+Script: TypeAlias = Callable[[str, str, str | None], list[str]]
+
+CHAT: Final[Sequence[tuple[str, Script]]] = [
+    ("qwen3-reranker@1", qwen3_reranker),
+    ("mxbai-rerank-base-v2@1", mxbai_rerank_v2),
+    ("mxbai-rerank-large-v2@1", mxbai_rerank_v2),
+    ("zerank@1", zerank),
+]
+GEMMA: Final[Sequence[tuple[str, Script]]] = [
+    ("bge-reranker-v2-gemma@1", bge_reranker_v2_gemma),
+    ("bge-reranker-v2-5-gemma2@1", bge_reranker_v25),
+]
+"""Templates of published rerankers, each with the script that it is compared with, by kind of tokenizer."""
 
 
 def as_published(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
