@@ -25,7 +25,7 @@ from scorer.fetch import DEFAULT_MODEL, find_adapter, find_model
 from scorer.generation.route import UNCOMPRESSED, generate_route
 from scorer.generation.service import GenerationService
 from scorer.http.admission import Admission
-from scorer.http.edge import Edge
+from scorer.http.edge import Edge, error_forms
 from scorer.http.pages import page_routes
 from scorer.http.probes import probe_routes
 from scorer.http.request_record import record_of
@@ -99,15 +99,16 @@ def build_application(
             await host.close(drain_s=settings.drain_timeout_s)
             service.close()
 
+    handlers = [
+        score_route(gate),
+        *score_routes(gate),
+        *rerank_routes(gate),
+        generate_route(gate, generations),
+        *probe_routes(host, metrics, settings, started_at=time.time()),
+        *page_routes(),
+    ]
     app = Litestar(
-        route_handlers=[
-            score_route(gate),
-            *score_routes(gate),
-            *rerank_routes(gate),
-            generate_route(gate, generations),
-            *probe_routes(host, metrics, settings, started_at=time.time()),
-            *page_routes(),
-        ],
+        route_handlers=handlers,
         lifespan=[lifespan],
         exception_handlers={HTTPException: _answer_error, Exception: _answer_error},
         compression_config=CompressionConfig(
@@ -120,7 +121,8 @@ def build_application(
         logging_config=None,
         request_max_body_size=None,  # counted in scorer.http.json_body
     )
-    return Application(asgi=Edge(app, metrics), host=host, admission=admission)
+    edge = Edge(app, metrics, error_forms(handlers))
+    return Application(asgi=edge, host=host, admission=admission)
 
 
 def load_model(settings: Settings, environ: Mapping[str, str], observer: EngineObserver) -> LoadedModel:

@@ -15,6 +15,7 @@ import msgspec
 
 from engine import DeadlineExceeded, Engine, EngineClosed, EngineError, Row, ScoreResult, ScoreTask
 from scorer.dialects.dialect import Speech, WireReply
+from scorer.dialects.reply_headers import batch_headers
 from scorer.errors import InvalidValue, Refusal
 from scorer.http.admission import Admission
 from scorer.http.request_record import RequestRecord
@@ -22,7 +23,7 @@ from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost, salted
 from scorer.scoring.batch import BatchPlan, ItemFault, ScoredBatch
 from scorer.scoring.batch_results import scored_batch
-from scorer.scoring.request_plan import InternalRequest, plan_request
+from scorer.scoring.request_plan import InternalRequest, num_characters, plan_request
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -51,13 +52,13 @@ class Prepared:
 
     Args:
         request: What the dialect's request asks for.
-        write: The wire form of the answer and its headers, in the dialect that was spoken.
+        write: The wire form of the answer, in the dialect that was spoken.
         partial: Whether an answer may lack pairs; otherwise one that lacks some costs nothing.
         ready_s: ``time.monotonic()`` when it was tokenised.
     """
 
     request: InternalRequest
-    write: Callable[[ScoredBatch], tuple[WireReply, Mapping[str, str]]]
+    write: Callable[[ScoredBatch], WireReply]
     plan: BatchPlan
     partial: bool
     namespace: str
@@ -176,7 +177,7 @@ class ScoringService:
         ready_s = time.monotonic()
         return Prepared(
             request=request,
-            write=lambda batch: (dialect.reply(spoken, batch), dialect.headers(spoken, batch)),
+            write=lambda batch: dialect.reply(spoken, batch),
             plan=plan,
             partial=dialect.partial,
             namespace=salted(model.namespace, dialect.salt(spoken)),
@@ -280,15 +281,8 @@ def _answer(
         total_s=record.elapsed_s(),
     )
     note_batch(record, batch)
-    usage = batch.usage
     try:
-        reply, headers = prepared.write(batch)
+        body = msgspec.json.encode(prepared.write(batch))
     except (Refusal, EngineError) as error:
         return batch, error
-    counts = token_headers(usage.cached_tokens, usage.computed_tokens)
-    return batch, Reply(body=msgspec.json.encode(reply), headers={**counts, **headers})
-
-
-def token_headers(cached_tokens: int, computed_tokens: int) -> dict[str, str]:
-    """What every answer says of its tokens beside its body."""
-    return {"x-cached-tokens": str(cached_tokens), "x-computed-tokens": str(computed_tokens)}
+    return batch, Reply(body=body, headers=batch_headers(batch, num_characters=num_characters(prepared.request)))

@@ -13,6 +13,7 @@ from scorer.dialects.error_forms import ErrorForm
 from scorer.errors import InvalidValue
 
 _KEYS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class DialectChoice:
 
     Args:
         dialects: By the keys that a body of theirs has; the first whose keys are all there is
-            spoken. A body that is no JSON object is left to the first, which refuses it.
+            spoken. ``name[0].key`` is a key of the first element of a list. A body that is no JSON
+            object is left to the first, which refuses it.
         error_form: For errors that come before the dialect is known.
     """
 
@@ -38,15 +40,31 @@ class DialectChoice:
         if keys is None:
             return self.dialects[0][1]
         for wanted, dialect in self.dialects:
-            if wanted <= keys.keys():
+            if all(_has(keys, key) for key in wanted):
                 return dialect
-        accepted = "; ".join(", ".join(sorted(wanted)) for wanted, _ in self.dialects)
-        raise InvalidValue(f"the body has the keys of no dialect of this route; they are {accepted}", field="body")
+        raise InvalidValue(f"the body must have {self._least()}", field="body")
+
+    def _least(self) -> str:
+        """The fewest keys that make a body one of a dialect, in words."""
+        sets = [wanted for wanted, _ in self.dialects]
+        least = dict.fromkeys(wanted for wanted in sets if not any(other < wanted for other in sets))
+        return ", or ".join(" and ".join(f"`{key}`" for key in sorted(wanted)) for wanted in least)
 
 
-def _keys_of(body: bytes) -> Mapping[str, object] | None:
+def _keys_of(body: bytes | msgspec.Raw) -> Mapping[str, msgspec.Raw] | None:
     """The object with its values unread; None: it is none, or no JSON."""
     try:
         return _KEYS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _has(keys: Mapping[str, msgspec.Raw], wanted: str) -> bool:
+    name, _, inner = wanted.partition("[0].")
+    if not inner:
+        return name in keys
+    try:
+        elements = _ELEMENTS.decode(keys.get(name, b"[]"))
+    except msgspec.DecodeError:
+        return False
+    return bool(elements) and inner in (_keys_of(elements[0]) or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -22,10 +22,6 @@ def _no_salt(_spoken: object) -> str | None:
     return None
 
 
-def _no_headers(_spoken: object, _batch: ScoredBatch) -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect(Generic[T]):
     """One way to ask for scores and to answer.
@@ -38,7 +34,6 @@ class Dialect(Generic[T]):
         partial: Whether an answer may lack items. If not, one that cannot be built is enough to
             refuse the request before anything runs.
         salt: Parts the cache: requests meet only those with the same salt in it.
-        headers: Sent with an answer, beside the token counts that all answers have.
     """
 
     decode: Callable[[bytes], T]
@@ -47,7 +42,6 @@ class Dialect(Generic[T]):
     error_form: ErrorForm = native_error
     partial: bool = True
     salt: Callable[[T], str | None] = _no_salt
-    headers: Callable[[T, ScoredBatch], Mapping[str, str]] = _no_headers
 
     def choose(self, _body: bytes) -> Dialect[T]:
         """Itself: a route that speaks one dialect has no choice."""

@@ -37,12 +37,22 @@ V = TypeVar("V")
 
 
 def native_dialect() -> Dialect[ScoreRequest]:
-    return Dialect(decode=StrictDecoder(ScoreRequest).decode, to_request=lambda request: request, reply=_reply)
+    return Dialect(
+        decode=StrictDecoder(ScoreRequest).decode,
+        to_request=lambda request: request,
+        reply=_reply,
+        salt=lambda request: request.cache.key,
+    )
 
 
 def native_lines_dialect() -> Dialect[ScoreRequest]:
     """The same, asked in lines of JSON."""
-    return Dialect(decode=decode_lines, to_request=lambda request: request, reply=_reply)
+    return Dialect(
+        decode=decode_lines,
+        to_request=lambda request: request,
+        reply=_reply,
+        salt=lambda request: request.cache.key,
+    )
 
 
 def batch_usage(batch: ScoredBatch) -> BatchUsage:

@@ -9,7 +9,7 @@ from engine import DeadlineExceeded
 from scorer.dialects.native import item_error
 from scorer.dialects.ranking import best_items
 from scorer.dialects.rerank_schema import RerankError, RerankText
-from scorer.dialects.schema import ScoreRequest
+from scorer.dialects.schema import ScoreRequest, TruncationSide
 from scorer.errors import InvalidValue, NoFiniteScore
 from scorer.scoring.batch import ItemFault, ScoredBatch, ScoredItem
 
@@ -19,6 +19,7 @@ def rerank_request(
     documents: Sequence[str | RerankText],
     *,
     truncate: bool = True,
+    truncation_side: TruncationSide = "right",
     max_tokens_per_doc: int | None = None,
     max_tokens_per_query: int | None = None,
     instruction: str | None = None,
@@ -30,6 +31,7 @@ def rerank_request(
         documents=[text_of(document) for document in documents],
         instruction=instruction,
         truncate="document" if truncate else "error",
+        truncation_side=truncation_side,
         max_tokens_per_doc=max_tokens_per_doc,
         max_tokens_per_query=max_tokens_per_query,
         request_id=request_id,

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
 from scorer.dialects.choice import DialectChoice
 from scorer.dialects.cohere_rerank import cohere_dialect
-from scorer.dialects.dialect import Dialect, Speech
-from scorer.dialects.error_forms import native_error
+from scorer.dialects.dialect import Dialect
+from scorer.dialects.error_forms import native_error, tei_error
 from scorer.dialects.infinity_rerank import infinity_dialect
 from scorer.dialects.nvidia_ranking import nvidia_dialect
 from scorer.dialects.rerank import rerank_dialect
-from scorer.dialects.routes import ScoringGate
+from scorer.dialects.routes import ScoringGate, scoring_route
+from scorer.dialects.tei_predict import tei_predict_dialect
 from scorer.dialects.tei_rerank import tei_rerank_dialect
 from scorer.dialects.voyage_rerank import voyage_dialect
 
+RERANK_PATHS: Final = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
+TEI_PATHS: Final = ("/", "/invocations")
 NVIDIA_PATHS: Final = (
     "/v1/ranking",
     "/v1/retrieval/{model:str}/reranking",
@@ -28,15 +30,18 @@ NVIDIA_PATHS: Final = (
 
 def rerank_routes(gate: ScoringGate) -> Sequence[HTTPRouteHandler]:
     """Every route that is shaped like a rerank."""
-    by_documents = _by_documents()
     by_texts = (frozenset({"query", "texts"}), tei_rerank_dialect())
+    by_inputs = (frozenset({"inputs"}), tei_predict_dialect())
     return (
-        _route(gate, "/v1/rerank", DialectChoice(by_documents, native_error)),
-        _route(gate, "/rerank", DialectChoice([*by_documents, by_texts], native_error)),
-        _route(gate, "/v2/rerank", cohere_dialect()),
-        _route(gate, "/voyage/v1/rerank", voyage_dialect()),
-        _route(gate, "/infinity/rerank", infinity_dialect()),
-        *(_route(gate, path, nvidia_dialect()) for path in NVIDIA_PATHS),
+        *(
+            scoring_route(gate, path, DialectChoice([*_by_documents(), by_texts], native_error))
+            for path in RERANK_PATHS
+        ),
+        *(scoring_route(gate, path, DialectChoice([by_texts, by_inputs], tei_error)) for path in TEI_PATHS),
+        scoring_route(gate, "/v2/rerank", cohere_dialect()),
+        scoring_route(gate, "/voyage/v1/rerank", voyage_dialect()),
+        scoring_route(gate, "/infinity/rerank", infinity_dialect()),
+        *(scoring_route(gate, path, nvidia_dialect()) for path in NVIDIA_PATHS),
     )
 
 
@@ -49,11 +54,3 @@ def _by_documents() -> list[tuple[frozenset[str], Dialect[Any]]]:
         (frozenset({"query", "documents", "raw_scores"}), infinity_dialect()),
         (frozenset({"query", "documents"}), lenient),
     ]
-
-
-def _route(gate: ScoringGate, path: str, speech: Speech) -> HTTPRouteHandler:
-    @post(path, status_code=200)
-    async def rerank(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await gate.answer(request, speech)
-
-    return rerank

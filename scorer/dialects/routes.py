@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from litestar import Request, Response, post
+from litestar import Request, Response, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
@@ -18,6 +18,7 @@ from scorer.dialects.score_stream import stream_lines
 from scorer.http.admission import Admission, BodyBuffer
 from scorer.http.body_encoding import encoding_of, inflate
 from scorer.http.disconnect import while_connected
+from scorer.http.edge import ERROR_FORM
 from scorer.http.json_body import NDJSON, is_ndjson, read_body, require_json
 from scorer.http.request_record import RequestRecord, record_of
 from scorer.service import ScoringService
@@ -89,6 +90,18 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
         yield first
         async for chunk in rest:
             yield chunk
+
+
+def scoring_route(
+    gate: ScoringGate, path: str, speech: Speech, *, method: Literal["POST", "PUT"] = "POST"
+) -> HTTPRouteHandler:
+    """A route that is answered at once and speaks ``speech``."""
+
+    @route(path, http_method=method, status_code=200, opt={ERROR_FORM: speech.error_form})
+    async def score(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await gate.answer(request, speech)
+
+    return score
 
 
 def score_route(gate: ScoringGate) -> HTTPRouteHandler:

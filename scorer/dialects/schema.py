@@ -20,6 +20,7 @@ REQUEST_ID = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Index: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 ItemStatus: TypeAlias = Literal["ok", "error", "unscored"]
+TruncationSide: TypeAlias = Literal["right", "left"]
 
 
 class TextItem(Struct, forbid_unknown_fields=True, frozen=True):
@@ -120,6 +121,10 @@ class CacheSpec(Struct, forbid_unknown_fields=True, frozen=True):
             "`prefix`: only what all pairs of this request have in common. `all`: whole prompts. `none`: nothing."
         ),
     ] = "auto"
+    key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=128)] | None,
+        Meta(description="Only requests with the same key meet in the cache."),
+    ] = None
 
 
 class ScoreOptions(Struct, forbid_unknown_fields=True, frozen=True):
@@ -149,8 +154,11 @@ class ScoreOptions(Struct, forbid_unknown_fields=True, frozen=True):
     ] = None
     truncate: Annotated[
         Literal["document", "error"],
-        Meta(description="A document that does not fit is cut at its end, or its pair has an error."),
+        Meta(description="A document that does not fit is cut, or its pair has an error."),
     ] = "document"
+    truncation_side: Annotated[
+        TruncationSide, Meta(description="What a document that is cut loses: its end or its beginning.")
+    ] = "right"
     max_tokens_per_doc: Annotated[
         PositiveInt | None, Meta(description="Longer documents are treated as `truncate` says.")
     ] = None

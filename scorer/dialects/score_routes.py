@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
 from scorer.dialects.choice import DialectChoice
-from scorer.dialects.dialect import Speech
 from scorer.dialects.error_forms import vllm_error
 from scorer.dialects.openai_decisions import openai_decisions_dialect
-from scorer.dialects.routes import ScoringGate
+from scorer.dialects.routes import ScoringGate, scoring_route
 from scorer.dialects.sglang_score import sglang_score_dialect
 from scorer.dialects.systemone import systemone_dialect
 from scorer.dialects.tei_predict import tei_predict_dialect
@@ -25,18 +22,10 @@ def score_routes(gate: ScoringGate) -> Sequence[HTTPRouteHandler]:
     pairs = vllm_score_dialects()
     labels = (frozenset({"items", "label_token_ids"}), sglang_score_dialect())
     return (
-        _route(gate, "/score", DialectChoice(pairs, vllm_error)),
-        _route(gate, "/v1/score", DialectChoice([*pairs, labels], vllm_error)),
-        _route(gate, "/generative_scoring", generative_scoring_dialect()),
-        _route(gate, "/predict", tei_predict_dialect()),
-        _route(gate, "/v1/decisions", openai_decisions_dialect()),
-        _route(gate, "/v1/systemone", systemone_dialect()),
+        scoring_route(gate, "/score", DialectChoice(pairs, vllm_error)),
+        scoring_route(gate, "/v1/score", DialectChoice([*pairs, labels], vllm_error)),
+        scoring_route(gate, "/generative_scoring", generative_scoring_dialect()),
+        scoring_route(gate, "/predict", tei_predict_dialect()),
+        scoring_route(gate, "/v1/decisions", openai_decisions_dialect()),
+        scoring_route(gate, "/v1/systemone", systemone_dialect()),
     )
-
-
-def _route(gate: ScoringGate, path: str, speech: Speech) -> HTTPRouteHandler:
-    @post(path, status_code=200)
-    async def score(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await gate.answer(request, speech)
-
-    return score

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
@@ -12,7 +12,7 @@ from scorer.dialects.dialect import Dialect
 from scorer.dialects.error_forms import tei_error
 from scorer.dialects.schema import ReadoutSpec, ScoreRequest
 from scorer.dialects.score_parts import all_scores, check_alike
-from scorer.dialects.tei_rerank import Direction, tei_headers
+from scorer.dialects.tei_rerank import Direction, side_of
 from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import BatchPlan, ScoredBatch
@@ -36,13 +36,9 @@ class TeiPredictRequest(Struct, frozen=True):
     ] = None
     truncation_direction: Annotated[
         Direction | None,
-        Meta(description="Documents are cut at their end; with `left` one that does not fit is an error."),
+        Meta(description="What a document that is cut loses: its end (also null) or its beginning."),
     ] = "right"
     raw_scores: Annotated[bool | None, Meta(description="Logarithms of the probabilities instead of them.")] = False
-
-    @property
-    def cuts(self) -> bool:
-        return self.truncate is not False and self.truncation_direction not in {"left", "Left"}
 
     @property
     def batch(self) -> list[list[str]] | None:
@@ -71,7 +67,6 @@ def tei_predict_dialect() -> Dialect[TeiPredictRequest]:
         reply=_reply,
         error_form=tei_error,
         partial=False,
-        headers=_headers,
     )
 
 
@@ -90,7 +85,8 @@ def _to_request(spoken: TeiPredictRequest) -> ScoreRequest:
         documents=[texts[-1] for texts in pairs],
         pairs=[(index, index) for index in range(len(pairs))],
         readout=ReadoutSpec(kind="labels"),
-        truncate="document" if spoken.cuts else "error",
+        truncate="error" if spoken.truncate is False else "document",
+        truncation_side=side_of(spoken.truncation_direction),
     )
 
 
@@ -115,7 +111,3 @@ def _only_label(plan: BatchPlan) -> str:
 
 def _log(share: float) -> float:
     return round(math.log(max(share, _LEAST)), 6)
-
-
-def _headers(spoken: TeiPredictRequest, batch: ScoredBatch) -> Mapping[str, str]:
-    return tei_headers(batch, characters=sum(len(text) for texts in spoken.texts for text in texts))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -10,11 +9,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from scorer.dialects.dialect import Dialect
 from scorer.dialects.error_forms import tei_error
 from scorer.dialects.rerank_parts import ranked_items, raw_score_of, relevance_of, rerank_request
-from scorer.dialects.schema import PositiveInt
+from scorer.dialects.schema import PositiveInt, TruncationSide
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import ScoredBatch
 
 Direction: TypeAlias = Literal["right", "Right", "left", "Left"]
+
+
+def side_of(direction: Direction | None) -> TruncationSide:
+    """In native terms."""
+    return "left" if direction in {"left", "Left"} else "right"
 
 
 class TeiRerankRequest(Struct, frozen=True):
@@ -26,17 +30,13 @@ class TeiRerankRequest(Struct, frozen=True):
         bool | None, Meta(description="Cut texts that do not fit (also null). `false`: such a text is an error.")
     ] = None
     truncation_direction: Annotated[
-        Direction | None, Meta(description="Texts are cut at their end; with `left` one that does not fit is an error.")
+        Direction | None, Meta(description="What a text that is cut loses: its end (also null) or its beginning.")
     ] = "right"
     raw_scores: Annotated[bool | None, Meta(description="Log-odds of the relevance instead of the relevance.")] = False
     return_text: Annotated[bool | None, Meta(description="Repeat the text in each rank.")] = False
     top_n: Annotated[
         PositiveInt | None, Meta(description="Return this many. Default: all. An addition of llama.cpp's.")
     ] = None
-
-    @property
-    def cuts(self) -> bool:
-        return self.truncate is not False and self.truncation_direction not in {"left", "Left"}
 
 
 class TeiRank(Struct, frozen=True):
@@ -50,11 +50,15 @@ class TeiRank(Struct, frozen=True):
 def tei_rerank_dialect() -> Dialect[TeiRerankRequest]:
     return Dialect(
         decode=StrictDecoder(TeiRerankRequest).decode,
-        to_request=lambda request: rerank_request(request.query, request.texts, truncate=request.cuts),
+        to_request=lambda request: rerank_request(
+            request.query,
+            request.texts,
+            truncate=request.truncate is not False,
+            truncation_side=side_of(request.truncation_direction),
+        ),
         reply=_reply,
         error_form=tei_error,
         partial=False,
-        headers=_headers,
     )
 
 
@@ -68,30 +72,3 @@ def _reply(request: TeiRerankRequest, batch: ScoredBatch) -> list[TeiRank]:
         )
         for item in ranked_items(batch, request.top_n, partial=False, documents="texts")
     ]
-
-
-def _headers(request: TeiRerankRequest, batch: ScoredBatch) -> Mapping[str, str]:
-    """Times in whole milliseconds, and what was worked on."""
-    return tei_headers(batch, characters=len(request.query) + sum(map(len, request.texts)))
-
-
-def tei_headers(batch: ScoredBatch, *, characters: int) -> Mapping[str, str]:
-    """What this server says of a request in headers: sizes, and times in whole milliseconds.
-
-    Args:
-        characters: Of all texts of the request.
-    """
-    times = batch.times
-    return {
-        "x-compute-characters": str(characters),
-        "x-compute-tokens": str(batch.usage.prompt_tokens),
-        "x-compute-time": _ms(times.total_s),
-        "x-total-time": _ms(times.total_s),
-        "x-tokenization-time": _ms(times.tokenise_s),
-        "x-queue-time": _ms(times.queue_s),
-        "x-inference-time": _ms(times.prefill_s + times.readout_s),
-    }
-
-
-def _ms(seconds: float) -> str:
-    return str(round(seconds * 1000))

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from scorer.dialects.dialect import Dialect
 from scorer.dialects.error_forms import vllm_error
 from scorer.dialects.rerank_parts import log_odds
-from scorer.dialects.schema import MAX_COUNT, REQUEST_ID, ScoreRequest
+from scorer.dialects.schema import MAX_COUNT, REQUEST_ID, ScoreRequest, TruncationSide
 from scorer.dialects.score_parts import GivenId, Salt, ScoreUsage, all_scores, refuse_priority, score_usage
 from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
@@ -52,8 +52,8 @@ class _Options(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     truncation_side: Annotated[
-        Literal["left", "right"] | None,
-        Meta(description="Documents are cut at their end; with `left` one that does not fit is an error."),
+        TruncationSide | None,
+        Meta(description="What a document that is cut loses: its end (also null) or its beginning."),
     ] = None
     max_tokens_per_query: Annotated[TokenLimit, Meta(description="Longer queries are cut. 0: no limit.")] = 0
     max_tokens_per_doc: Annotated[TokenLimit, Meta(description="Longer documents are cut. 0: no limit.")] = 0
@@ -186,17 +186,13 @@ def _to_request(spoken: _Options, queries: str, documents: str) -> ScoreRequest:
         pairs="all" if len(first) == 1 else [(index, index) for index in range(len(first))],
         model=spoken.model,
         instruction=_instruction(spoken),
-        truncate="document" if _cuts_documents(spoken) else "error",
+        truncate="document" if limit is not None or spoken.max_tokens_per_doc else "error",
+        truncation_side=spoken.truncation_side or "right",
         max_tokens_per_prompt=None if limit in (None, -1) else limit,
         max_tokens_per_doc=spoken.max_tokens_per_doc or None,
         max_tokens_per_query=spoken.max_tokens_per_query or None,
         request_id=own_request_id(spoken.request_id),
     )
-
-
-def _cuts_documents(spoken: _Options) -> bool:
-    asked = spoken.truncate_prompt_tokens is not None or spoken.max_tokens_per_doc > 0
-    return asked and spoken.truncation_side != "left"
 
 
 def _instruction(spoken: _Options) -> str | None:

@@ -10,6 +10,7 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.handlers import HTTPRouteHandler
 
+from scorer.dialects.reply_headers import token_headers
 from scorer.dialects.routes import ScoringGate
 from scorer.generation.schema import GenerateText
 from scorer.generation.service import Generation, GenerationService
@@ -17,7 +18,6 @@ from scorer.http.disconnect import while_connected
 from scorer.http.event_stream import EventStream
 from scorer.http.json_body import require_json
 from scorer.http.request_record import record_of
-from scorer.service import token_headers
 
 UNCOMPRESSED: Final = "uncompressed"
 """Option of a handler whose answers are never compressed: events would wait in the compressor."""

@@ -5,30 +5,51 @@ Middleware of the framework does not see requests that no route matches; this do
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from litestar.datastructures import MutableScopeHeaders
+from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
+from scorer.dialects.error_forms import ErrorForm, native_error
 from scorer.http.request_record import RequestRecord, open_record
 from scorer.logs import UNMATCHED, log_request
 from scorer.metrics import Metrics, RequestOutcome
 
 REQUEST_ID_HEADER = "x-request-id"
 
+ERROR_FORM: Final = "error_form"
+"""Option of a handler: the form of errors that come before it is called, such as a wrong method."""
+
+
+def error_forms(handlers: Iterable[HTTPRouteHandler]) -> Mapping[str, ErrorForm]:
+    """By path; of handlers that share one, the form of the first."""
+    forms: dict[str, ErrorForm] = {}
+    for handler in handlers:
+        for path in handler.paths:
+            forms.setdefault(path, handler.opt.get(ERROR_FORM, native_error))
+    return forms
+
 
 class Edge:
-    """An ASGI application around another one."""
+    """An ASGI application around another one.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    Args:
+        error_forms: How errors are worded before a handler says how, by path.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, error_forms: Mapping[str, ErrorForm]) -> None:
         self._app = app
         self._metrics = metrics
+        self._error_forms = error_forms
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         record = open_record(scope, _header(scope, REQUEST_ID_HEADER.encode()))
+        record.error_form = self._error_forms.get(scope["path"].rstrip("/") or "/", native_error)
         status = 500
 
         async def send_with_id(message: Message) -> None:

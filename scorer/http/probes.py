@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from scorer.dialects.error_forms import openai_error
 from scorer.errors import InvalidValue, NotReady
+from scorer.http.edge import ERROR_FORM
 from scorer.http.request_record import record_of
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost, Phase
@@ -131,9 +132,8 @@ def probe_routes(
         body, content_type = metrics.exposition(request.headers.get("accept"))
         return Response(body, headers={"content-type": content_type})
 
-    @get("/v1/models")
-    async def models(request: Request[Any, Any, Any]) -> Response[bytes]:
-        record_of(request.scope).error_form = openai_error
+    @get("/v1/models", opt={ERROR_FORM: openai_error})
+    async def models() -> Response[bytes]:
         return _json(ModelList(object="list", data=[_entry(_loaded(host), started_at)]))
 
     @get("/v1/models/{model_id:path}")

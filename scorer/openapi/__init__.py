@@ -11,6 +11,7 @@ import msgspec
 
 from scorer.dialects.error_forms import ErrorBody, OpenAiErrorBody
 from scorer.dialects.ndjson import PairLine
+from scorer.dialects.reply_headers import BATCH_HEADERS
 from scorer.dialects.schema import ItemResult, ScoreOptions, ScoreRequest, ScoreResponse, StreamEnd
 from scorer.errors import ANSWERS, UnknownModel
 from scorer.http.probes import Info, Liveness, ModelEntry, ModelList, Readiness
@@ -72,7 +73,10 @@ def openapi_document() -> Json:
     """OpenAPI 3.1, complete with examples and every error."""
     types = [*_PROBE_STRUCTS, *(kind for operation in OPERATIONS for kind in operation.types)]
     _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    scoring = {path: item for operation in OPERATIONS for path, item in describe(operation).items()}
+    scoring: dict[str, Json] = {}
+    for operation in OPERATIONS:
+        for path, item in describe(operation).items():
+            scoring[path] = scoring.get(path, {}) | item
     return {
         "openapi": "3.1.0",
         "info": {
@@ -119,7 +123,7 @@ def _probe_paths() -> Json:
 def _page_paths() -> Json:
     metrics = {
         "description": "Prometheus text, or OpenMetrics where `Accept` names it.",
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {
             "text/plain": {"schema": {"type": "string"}},
             "application/openmetrics-text": {"schema": {"type": "string"}},
@@ -141,7 +145,7 @@ def _get(operation_id: str, summary: str, responses: Json) -> Json:
 def _success(kind: Any, description: str) -> Json:
     return {
         "description": description,
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {"application/json": {"schema": schema_of(kind)}},
     }
 
@@ -149,7 +153,7 @@ def _success(kind: Any, description: str) -> Json:
 def _plain(media_type: str, description: str) -> Json:
     return {
         "description": description,
-        "headers": response_headers(scoring=False),
+        "headers": response_headers(),
         "content": {media_type: {"schema": {"type": "object" if media_type == "application/json" else "string"}}},
     }
 
@@ -174,8 +178,7 @@ def _headers() -> Json:
     integer = {"type": "integer", "minimum": 0}
     return {
         "x-request-id": {"description": "Names the request in logs.", "schema": {"type": "string"}},
-        "x-cached-tokens": {"description": "Tokens found in the cache.", "schema": integer},
-        "x-computed-tokens": {"description": "Tokens that the model ran.", "schema": integer},
+        **{name: {"description": meaning, "schema": integer} for name, meaning in BATCH_HEADERS.items()},
         "retry-after": {
             "description": "Seconds after which to try again, if trying again makes sense.",
             "schema": {"type": "integer", "minimum": 1},

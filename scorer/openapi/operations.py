@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from scorer.dialects.error_forms import ErrorForm, native_error
+from scorer.dialects.reply_headers import BATCH_HEADERS, TOKEN_HEADERS
 from scorer.dialects.schema import REQUEST_ID
 from scorer.errors import ANSWERS, INTERNAL, Answer, ClientGone, Failure
 from scorer.http.json_body import NDJSON
@@ -71,7 +72,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringOperation:
-    """One or more ``POST`` routes that speak the same dialects.
+    """One or more routes that speak the same dialects.
 
     Args:
         never: Errors that these routes do not answer.
@@ -87,6 +88,7 @@ class ScoringOperation:
     spoken: tuple[Spoken, ...]
     never: frozenset[type[Exception]] = frozenset()
     lines: Lines | None = None
+    method: Literal["post", "put"] = "post"
     events: tuple[Any, ...] = ()
     event_example: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,7 +105,7 @@ def describe(operation: ScoringOperation) -> dict[str, Json]:
     described: dict[str, Json] = {}
     for number, path in enumerate(operation.paths, start=1):
         described[path] = {
-            "post": {
+            operation.method: {
                 "operationId": operation.operation_id + (str(number) if number > 1 else ""),
                 "tags": ["scoring"],
                 "summary": operation.summary,
@@ -122,17 +124,14 @@ def schema_of(kind: Any) -> Json:
     return schema
 
 
-def response_headers(*, scoring: bool) -> Json:
-    """What an answer has beside its body."""
-    names = ["x-request-id", "x-cached-tokens", "x-computed-tokens"] if scoring else ["x-request-id"]
-    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+def response_headers(more: Iterable[str] = ()) -> Json:
+    """What an answer has beside its body; all answers name their request."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *more)}
 
 
 def error_response(codes: list[str], status: int, schema: Json) -> Json:
     """An error, with the codes that it may have in the native form."""
-    headers = response_headers(scoring=False)
-    if status in {429, 503}:
-        headers["retry-after"] = {"$ref": "#/components/headers/retry-after"}
+    headers = response_headers(["retry-after"] if status in {429, 503} else [])
     return {
         "description": f"{_MEANING[_native_status(codes[0])]} `code`: {', '.join(f'`{code}`' for code in codes)}.",
         "headers": headers,
@@ -183,7 +182,8 @@ def _answers(operation: ScoringOperation) -> Json:
     if operation.events:
         contents["text/event-stream"] = {"schema": _EVENT, "example": dict(operation.event_example)}
     description = "Text." if operation.events else "Scores."
-    return {"description": description, "headers": response_headers(scoring=True), "content": contents}
+    headers = response_headers(TOKEN_HEADERS if operation.events else BATCH_HEADERS)
+    return {"description": description, "headers": headers, "content": contents}
 
 
 def _lines(kinds: tuple[Any, ...], example: str) -> Json:

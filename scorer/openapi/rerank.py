@@ -8,12 +8,14 @@ from scorer.dialects.cohere_rerank import CohereRerankRequest, CohereRerankRespo
 from scorer.dialects.error_forms import tei_error
 from scorer.dialects.infinity_rerank import InfinityRerankRequest, InfinityRerankResponse, infinity_error
 from scorer.dialects.nvidia_ranking import NvidiaRankingRequest, NvidiaRankingResponse
+from scorer.dialects.rerank_routes import RERANK_PATHS, TEI_PATHS
 from scorer.dialects.rerank_schema import RerankRequest, RerankResponse
 from scorer.dialects.tei_rerank import TeiRank, TeiRerankRequest
 from scorer.dialects.voyage_rerank import VoyageRerankRequest, VoyageRerankResponse, voyage_error
 from scorer.errors import UnknownModel
 from scorer.openapi import rerank_examples as examples
 from scorer.openapi.operations import ScoringOperation, Spoken
+from scorer.openapi.scoring import PREDICT
 
 _LENIENT: Final = Spoken(
     request=RerankRequest,
@@ -63,22 +65,24 @@ _BY_DOCUMENTS: Final = (
 
 RERANK_OPERATIONS: Final = (
     ScoringOperation(
-        paths=("/v1/rerank",),
+        paths=RERANK_PATHS,
         operation_id="rerank",
-        summary="Rank documents for a query, in the form of Jina, vLLM, Cohere v1, Voyage or Infinity",
-        description=f"{_BY_DOCUMENTS} Unknown fields are ignored, optional fields may be null.",
-        spoken=(_LENIENT, _VOYAGE, _INFINITY),
+        summary="Rank documents for a query, in the form of Jina, vLLM, Cohere v1, Voyage, Infinity or "
+        "text-embeddings-inference",
+        description=(
+            f"{_BY_DOCUMENTS} `texts` is the form of text-embeddings-inference, answered with an array; a text that "
+            "cannot be scored refuses the request, as it does there. Unknown fields are ignored, optional fields may "
+            "be null."
+        ),
+        spoken=(_LENIENT, _TEI, _VOYAGE, _INFINITY),
         never=_ANY_MODEL,
     ),
     ScoringOperation(
-        paths=("/rerank",),
-        operation_id="rerankUnversioned",
-        summary="Rank documents for a query, in the form of text-embeddings-inference or as /v1/rerank does",
-        description=(
-            "`texts` is the form of text-embeddings-inference, answered with an array; a text that cannot be scored "
-            f"refuses the request, as it does there. {_BY_DOCUMENTS} Unknown fields are ignored."
-        ),
-        spoken=(_LENIENT, _TEI, _VOYAGE, _INFINITY),
+        paths=TEI_PATHS,
+        operation_id="teiRoot",
+        summary="What text-embeddings-inference serves at its root: rerank or predict, told apart by the body",
+        description="`texts` is answered as on /rerank, `inputs` as on /predict. Unknown fields are ignored.",
+        spoken=(_TEI, PREDICT),
         never=_ANY_MODEL,
     ),
     ScoringOperation(

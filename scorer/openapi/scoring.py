@@ -39,7 +39,7 @@ _GENERATIVE: Final = Spoken(
     answer=examples.GENERATIVE_RESPONSE,
     error_form=vllm_error,
 )
-_PREDICT: Final = Spoken(
+PREDICT: Final = Spoken(
     request=TeiPredictRequest,
     reply=list[TeiPrediction | list[TeiPrediction]],
     requests=examples.TEI_PREDICT_REQUESTS,
@@ -101,7 +101,7 @@ SCORING_OPERATIONS: Final[tuple[ScoringOperation, ...]] = (
         operation_id="teiPredict",
         summary="Probability of every label, in the form of text-embeddings-inference",
         description="Labels are those of the template for labels, the most probable first.",
-        spoken=(_PREDICT,),
+        spoken=(PREDICT,),
         never=frozenset({UnknownModel}),
     ),
     ScoringOperation(

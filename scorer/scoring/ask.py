@@ -72,6 +72,7 @@ class Ask:
             max_document_tokens=None if whole_documents else request.max_tokens_per_doc,
             max_query_tokens=request.max_tokens_per_query,
             truncate_documents=request.truncate == "document" and not whole_documents,
+            truncation_side=request.truncation_side,
         )
 
     @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from scorer.dialects.schema import ChunkSpec
+from scorer.dialects.schema import ChunkSpec, TruncationSide
 from scorer.errors import InvalidValue
 from scorer.scoring.prompts import PromptBuilder
 
@@ -32,9 +32,20 @@ def split_documents(builder: PromptBuilder, documents: Sequence[str], spec: Chun
     return [_split(text, starts[text], spec) for text in documents]
 
 
-def cut_text(text: str, starts: npt.NDArray[np.int32], keep_tokens: int) -> str:
-    """``text`` up to the first character that has a token beyond ``keep_tokens``."""
-    return text if len(starts) <= keep_tokens else text[: int(starts[keep_tokens])]
+def cut_text(text: str, starts: npt.NDArray[np.int32], keep_tokens: int, side: TruncationSide = "right") -> str:
+    """``text`` without the characters that have a token beyond ``keep_tokens``.
+
+    Args:
+        starts: Character at which each token begins.
+        side: Where the text is cut: tokens are counted from the other one.
+    """
+    num_cut = len(starts) - keep_tokens
+    if num_cut <= 0:
+        return text
+    if side == "right":
+        return text[: int(starts[keep_tokens])]
+    kept = int(np.searchsorted(starts, starts[num_cut - 1], side="right"))  # a character may have several tokens
+    return text[int(starts[kept]) :] if kept < len(starts) else ""
 
 
 def _split(text: str, starts: npt.NDArray[np.int32], spec: ChunkSpec) -> list[str]:

@@ -178,7 +178,7 @@ class _SetBuilder:
 
     def _shown(self, document: int, limit: int | None) -> str:
         text = self._texts[document]
-        return text if limit is None else cut_text(text, self._starts[text], limit)
+        return text if limit is None else cut_text(text, self._starts[text], limit, self._limits.truncation_side)
 
     def _shorten(self, each: _Set, own: _Built) -> bool:
         """Lower the limit of a set that is too long; False if there is nothing to be done."""

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from engine import TokenIds
+from scorer.dialects.schema import TruncationSide
 from scorer.scoring.prompt_texts import FilledPart, PairSlot, PairText, PairTexts, RenderedText
 from scorer.scoring.prompt_types import PairPrompt, PromptError, PromptLimits
 from scorer.templates.layout import SpecialToken
@@ -146,9 +147,11 @@ class PromptBatch:
         if not self._limits.truncate_documents:
             message = f"the document has {tokens} tokens; {allowed} fit, and truncation is off"
             return _too_long("document", tokens, allowed, message)
-        shorter = self._cut(draft, "document", keep_tokens=allowed)
+        side = self._limits.truncation_side
+        shorter = self._cut(draft, "document", keep_tokens=allowed, side=side)
         if not shorter:
-            message = f"the document has {uncut} tokens; its first character does not fit into {allowed}"
+            end = "first" if side == "right" else "last"
+            message = f"the document has {uncut} tokens; its {end} character does not fit into {allowed}"
             return _too_long("document", uncut, allowed, message)
         texts = draft.texts._replace(document=shorter)
         return self._draft(draft.index, texts, cut_query_tokens=draft.cut_query_tokens, uncut_tokens=uncut)
@@ -169,13 +172,19 @@ class PromptBatch:
         message = f"system text, instruction and template have {others - tokens} tokens of {limit}, the limit"
         return PromptError(code="prompt_too_long", slot=slot, message=message, tokens=others - tokens, limit=limit)
 
-    def _cut(self, draft: _Draft, slot: PairSlot, *, keep_tokens: int) -> str:
-        """The text of a slot up to the first character that has a token beyond ``keep_tokens``."""
+    def _cut(self, draft: _Draft, slot: PairSlot, *, keep_tokens: int, side: TruncationSide = "right") -> str:
+        """The text of a slot without the characters that have a token beyond ``keep_tokens``.
+
+        Args:
+            side: Where the text is cut: tokens are counted from the other one.
+        """
         rendered = self._text(draft, slot)
         spans = self._encoded[rendered.piece].spans
         assert spans is not None, "only texts with spans are cut"
         start, end = rendered.slots[slot]
-        first, _ = spans.covering(start, end)
+        first, last = spans.covering(start, end)
+        if side == "left":
+            return rendered.piece.text[min(end, int(spans.ends[last - keep_tokens - 1])) : end]
         return rendered.piece.text[start : max(start, int(spans.starts[first + keep_tokens]))]
 
     def _slot_tokens(self, draft: _Draft, slot: PairSlot) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine import TokenIds
+from scorer.dialects.schema import TruncationSide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +18,14 @@ class PromptLimits:
         max_document_tokens: Longest document; longer ones are cut or refused. None: no limit.
         max_query_tokens: Longest query. A query is never cut unless this is given.
         truncate_documents: Cut a document that does not fit; otherwise the pair is refused.
+        truncation_side: ``right``: its end goes. ``left``: its beginning.
     """
 
     max_prompt_tokens: int
     max_document_tokens: int | None = None
     max_query_tokens: int | None = None
     truncate_documents: bool = True
+    truncation_side: TruncationSide = "right"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -23,22 +23,34 @@ def dialect() -> Dialect[Any]:
     return Dialect(decode=StrictDecoder(Body).decode, to_request=never, reply=never, error_form=vllm_error)
 
 
-FIRST, SECOND = dialect(), dialect()
+FIRST, SECOND, THIRD = dialect(), dialect(), dialect()
 CHOICE = DialectChoice(
-    [(frozenset({"query", "documents"}), FIRST), (frozenset({"query", "texts"}), SECOND)], error_form=tei_error
+    [
+        (frozenset({"query", "documents", "query[0].id"}), THIRD),
+        (frozenset({"query", "documents"}), FIRST),
+        (frozenset({"query", "texts"}), SECOND),
+    ],
+    error_form=tei_error,
 )
 
 
 def test_keys_tell_which_dialect_is_spoken_and_other_keys_do_not_matter() -> None:
     assert CHOICE.choose(b'{"query": "q", "texts": ["d"], "raw_scores": true}') is SECOND
-    assert CHOICE.choose(b'{"documents": 1, "query": [[]], "texts": 2}') is FIRST
+    for query in (b"[[]]", b"[]", b"{}", b'[{"text": 1}]', b'[1, {"id": 1}]'):
+        assert CHOICE.choose(b'{"documents": 1, "texts": 2, "query": ' + query + b"}") is FIRST
 
 
-def test_keys_of_no_dialect_are_refused_with_all_that_would_do() -> None:
-    with pytest.raises(InvalidValue, match="they are documents, query; query, texts"):
+def test_keys_of_no_dialect_are_refused_with_the_fewest_that_would_do() -> None:
+    with pytest.raises(InvalidValue) as refused:
         CHOICE.choose(b'{"query": "q"}')
+
+    assert str(refused.value) == "the body must have `documents` and `query`, or `query` and `texts`"
+
+
+def test_a_key_of_the_first_element_of_a_list_may_tell() -> None:
+    assert CHOICE.choose(b'{"query": [{"id": 1}, 2], "documents": 3}') is THIRD
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 5000, b"NaN"])
 def test_what_is_no_object_is_left_to_the_first_to_refuse(body: bytes) -> None:
-    assert CHOICE.choose(body) is FIRST
+    assert CHOICE.choose(body) is THIRD

@@ -35,7 +35,9 @@ def client() -> Iterator[TestClient[Any]]:
 def test_golden(case: dict[str, Any], client: TestClient[Any]) -> None:
     sent = case["body"] if "body" in case else json.dumps(case["request"])
     content_type = case.get("content_type", "application/json")
-    reply = client.post(case["path"], content=sent, headers={"content-type": content_type})
+    reply = client.request(
+        case.get("method", "POST"), case["path"], content=sent, headers={"content-type": content_type}
+    )
     judged = client.post(SCORE, json=case["native"]).json()["results"] if "native" in case else []
 
     assert reply.status_code == case["status"], reply.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -354,7 +355,6 @@ def test_b014_top_n_outside_its_bounds_is_refused(top_n: object) -> None:
         ({"what": 1}, "what"),
         ({"readout": {"what": 1}}, "readout.what"),
         ({"cache": {"ttl_s": 60}}, "cache.ttl_s"),
-        ({"cache": {"key": "tenant"}}, "cache.key"),
         ({"documents": ["a", {"ref": "segment"}]}, "documents[1].ref"),
         ({"documents": ["a", {"text": "b", "what": 1}]}, "documents[1].what"),
         ({"label_token_ids": [1, 2**63]}, "label_token_ids"),
@@ -452,11 +452,14 @@ def test_cache_keep_prefix_keeps_what_all_pairs_have_in_common() -> None:
     assert common[0].tokens[kept] != common[1].tokens[kept]
 
 
-def test_b022_nothing_of_a_body_chooses_the_namespace() -> None:
+def test_b022_nothing_of_a_body_but_a_salt_chooses_the_namespace() -> None:
     engine = FakeEngine()
     with service(engine) as client:
         client.post(SCORE, json=BODY)
         client.post(SCORE, json=BODY | {"request_id": "other", "system": "x", "instruction": "y"})
-        client.post("/v1/rerank", json={"query": "q", "documents": ["d"], "user": "me", "cache_salt": "salt"})
+        client.post("/v1/rerank", json={"query": "q", "documents": ["d"], "user": "me"})
+        client.post(SCORE, json=BODY | {"cache": {"key": "rev2"}})
 
-    assert {task.namespace for task in engine.tasks} == {"rev1"}
+    *plain, salted = (task.namespace for task in engine.tasks)
+    assert set(plain) == {"rev1"}
+    assert re.fullmatch(r"rev1/[0-9a-f]{64}", salted)  # below the one that the service chose, never another one

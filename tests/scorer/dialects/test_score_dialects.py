@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -198,18 +198,52 @@ def test_vllm_cuts_documents_only_if_it_is_told_to() -> None:
 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text_2[1]")
     assert (cut.status_code, shorter.status_code) == (200, 200)
-    assert left.status_code == 400
-    longest, longest_asked = (max(len(row.tokens) for row in task.rows) for task in engine.tasks)
+    assert left.status_code == 200
+    longest, longest_asked, _ = (max(len(row.tokens) for row in task.rows) for task in engine.tasks)
     assert 250 < longest <= 300
     assert 50 < longest_asked <= 60
 
 
-@pytest.mark.parametrize(("path", "body"), [("/score", PAIRS), ("/generative_scoring", RAW)])
-def test_a_salt_parts_the_cache(path: str, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/score", {"text_1": "what?", "text_2": "@", "truncate_prompt_tokens": -1, "truncation_side": "left"}),
+        ("/predict", {"inputs": ["what?", "@"], "truncation_direction": "Left"}),
+        ("/rerank", {"query": "what?", "texts": ["@"], "truncation_direction": "left"}),
+        (SCORE, {"queries": ["what?"], "documents": ["@"], "truncation_side": "left"}),
+        (SCORE, {"queries": ["what?"], "documents": ["@"], "truncation_side": "left", "template": "listwise"}),
+    ],
+)
+def test_a_document_loses_its_beginning_where_that_is_asked_for(path: str, body: dict[str, Any]) -> None:
+    shown = []
+    for told in (body, {name: value for name, value in body.items() if not name.startswith("truncation_")}):
+        engine = FakeEngine(max_row_tokens=300)
+        text = json.dumps(told).replace("@", f"the beginning {LONG} the end")
+        with service(engine) as client:
+            reply = client.post(path, content=text, headers={"content-type": "application/json"})
+        assert reply.status_code == 200
+        assert int(reply.headers["x-truncated-tokens"]) > 0
+        shown.append(TOKENIZER.decode(engine.tasks[0].rows[0].tokens.tolist()))
+
+    assert [("the beginning" in text, "the end" in text) for text in shown] == [(False, True), (True, False)]
+
+
+NATIVE = {"queries": ["what?"], "documents": ["a tree"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "salted"),
+    [
+        ("/score", PAIRS, lambda salt: {"cache_salt": salt}),
+        ("/generative_scoring", RAW, lambda salt: {"cache_salt": salt}),
+        (SCORE, NATIVE, lambda salt: {"cache": {"key": salt}}),
+    ],
+)
+def test_a_salt_parts_the_cache(path: str, body: dict[str, Any], salted: Callable[[str | None], Any]) -> None:
     engine = FakeEngine()
     with service(engine) as client:
         cached = [
-            int(client.post(path, json=body | {"cache_salt": salt}).headers["x-cached-tokens"])
+            int(client.post(path, json=body | salted(salt)).headers["x-cached-tokens"])
             for salt in ("one", "one", "two", None, "one")
         ]
 

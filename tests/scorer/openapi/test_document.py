@@ -16,13 +16,17 @@ from scorer.errors import ANSWERS
 from scorer.http.json_body import StrictDecoder
 from scorer.http.probes import Info, Liveness, ModelList, Readiness
 from scorer.openapi import OPERATIONS, encoded_document, openapi_document
-from scorer.openapi.operations import Spoken
+from scorer.openapi.operations import ScoringOperation, Spoken
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, fake_application, service
 
 COMMITTED = Path(__file__).parents[3] / "docs/openapi.json"
 DOCUMENT = openapi_document()
-SPOKEN = [(operation.paths[0], spoken) for operation in OPERATIONS for spoken in operation.spoken]
+SPOKEN = [
+    pytest.param(operation, spoken, id=f"{operation.operation_id}-{spoken.request.__name__}")
+    for operation in OPERATIONS
+    for spoken in operation.spoken
+]
 
 
 def every(value: Any, name: str) -> Iterator[Any]:
@@ -70,7 +74,7 @@ def test_operation_ids_are_distinct() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("path", [SCORE, RERANK])
+@pytest.mark.parametrize("path", [SCORE, "/v2/rerank"])
 def test_every_error_that_can_be_answered_is_declared(path: str) -> None:
     declared = set(DOCUMENT["paths"][path]["post"]["responses"])
     possible = {str(answer.status) for answer in ANSWERS.values()} - {"499"}  # nobody is there to read that one
@@ -84,20 +88,22 @@ def test_every_code_of_the_table_is_described() -> None:
     assert {answer.code for answer in ANSWERS.values() if answer.status != 499} <= set(re.findall(r"`(\w+)`", text))
 
 
-@pytest.mark.parametrize(("path", "spoken"), SPOKEN)
-def test_the_examples_of_requests_are_served_and_answered_as_declared(path: str, spoken: Spoken) -> None:
+@pytest.mark.parametrize(("operation", "spoken"), SPOKEN)
+def test_the_examples_of_requests_are_served_and_answered_as_declared(
+    operation: ScoringOperation, spoken: Spoken
+) -> None:
     with service() as client:
         for example in spoken.requests.values():
             StrictDecoder(spoken.request).decode(json.dumps(example["value"]).encode())
             named = {"model": "fake"} if "model" in example["value"] else {}  # as this service calls its model
-            reply = client.post(path, json=example["value"] | named)
+            reply = client.request(operation.method, operation.paths[0], json=example["value"] | named)
 
             assert reply.status_code == 200
             assert msgspec.to_builtins(msgspec.convert(reply.json(), spoken.reply)) == reply.json()
 
 
-@pytest.mark.parametrize(("path", "spoken"), SPOKEN)
-def test_the_examples_of_answers_have_the_form_of_answers(path: str, spoken: Spoken) -> None:
+@pytest.mark.parametrize(("operation", "spoken"), SPOKEN)
+def test_the_examples_of_answers_have_the_form_of_answers(operation: ScoringOperation, spoken: Spoken) -> None:
     assert msgspec.to_builtins(msgspec.convert(spoken.answer, spoken.reply)) == spoken.answer
 
 

@@ -61,5 +61,10 @@ def test_a_character_of_several_tokens_is_not_cut_in_two() -> None:
     starts = builder(YES_NO, loaded("qwen")).token_starts([text])[text]
     cuts = [cut_text(text, starts, keep) for keep in range(len(starts) + 1)]
 
+    ends = [cut_text(text, starts, keep, "left") for keep in range(len(starts) + 1)]
+
     assert set(cuts) <= {"", "a", "a😀", text}
-    assert cuts[-1] == text
+    assert set(ends) <= {"", "b", "😀b", text}
+    assert cuts[-1] == ends[-1] == text
+    assert cuts[1] == "a"
+    assert ends[1] == "b"

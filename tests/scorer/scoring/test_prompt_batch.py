@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +60,7 @@ def test_b005_only_the_end_of_a_document_is_cut(template: Template, style: str) 
         assert all_ids(fitted) in [all_ids(build_one(prompts, query, document)) for document in kept]
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("style", WORD_STYLES)
 @settings(max_examples=80, deadline=None, print_blob=True)
 @given(
@@ -68,21 +71,25 @@ def test_b005_only_the_end_of_a_document_is_cut(template: Template, style: str) 
     ),
     spare=st.integers(0, 30),
 )
-def test_b005_a_cut_document_has_the_ids_it_would_have_alone(style: str, document: str, spare: int) -> None:
+def test_b005_a_cut_document_has_the_ids_it_would_have_alone(
+    style: str, side: Literal["right", "left"], document: str, spare: int
+) -> None:
     tokenizer = loaded(style)
     prompts = builder(YES_NO, tokenizer)
     around = len(all_ids(build_one(prompts, "q", "")))
     limit = around + spare
-    (outcome,) = build_all(prompts, ["q"], [document], limits=PromptLimits(max_prompt_tokens=limit))
-    shorter = [all_ids(build_one(prompts, "q", document[:size])) for size in range(len(document) + 1)]
+    limits = PromptLimits(max_prompt_tokens=limit, truncation_side=side)
+    (outcome,) = build_all(prompts, ["q"], [document], limits=limits)
+    texts = [document[:size] if side == "right" else document[len(document) - size :] for size in range(len(document))]
+    shorter = [all_ids(build_one(prompts, "q", text)) for text in [*texts, document]]
 
     if isinstance(outcome, PairPrompt):
         assert len(all_ids(outcome)) <= limit
         assert all_ids(outcome) in shorter
         assert (outcome.truncated_tokens > 0) == (all_ids(outcome) != shorter[-1])
     else:
-        # the first character does not fit, or only where its white space merges with the literals
-        assert spare <= len(plainly(tokenizer, [document[0]])) + 2
+        # the character that would be kept last does not fit, or only where white space merges with the literals
+        assert spare <= len(plainly(tokenizer, [document[0 if side == "right" else -1]])) + 2
         assert outcome.code in ("prompt_too_long", "document_too_long")
 
 
@@ -127,6 +134,23 @@ def test_b006_truncation_is_the_same_alone_and_in_a_list(documents: list[str]) -
     assert isinstance(refusal, PromptError)
     assert (refusal.code, refusal.slot) == ("document_too_long", "document")
     assert (refusal.tokens, refusal.limit) == (600, 512 - around)
+
+
+def test_a_document_may_lose_its_beginning_and_nothing_else() -> None:
+    prompts = builder(YES_NO, loaded("smollm"))
+    around = len(all_ids(build_one(prompts, "q", "")))
+    document = "1" * 600 + "2" * 300 + "3" * 300
+    limits = PromptLimits(max_prompt_tokens=512, truncation_side="left")
+    by_prompt, whole = build_all(prompts, ["q"], [document, "123"], limits=limits)
+    limits = PromptLimits(max_prompt_tokens=512, max_document_tokens=40, truncation_side="left")
+    (by_document,) = build_all(prompts, ["q"], [document], limits=limits)
+
+    assert isinstance(by_prompt, PairPrompt)
+    assert isinstance(by_document, PairPrompt)
+    assert isinstance(whole, PairPrompt)
+    assert all_ids(by_prompt) == all_ids(build_one(prompts, "q", document[around - 512 :]))
+    assert all_ids(by_document) == all_ids(build_one(prompts, "q", "3" * 40))
+    assert [each.truncated_tokens for each in (by_prompt, by_document, whole)] == [1200 - 512 + around, 1160, 0]
 
 
 def test_max_document_tokens_cuts_or_refuses_by_the_documents_own_tokens() -> None:
