@@ -6,14 +6,15 @@ import datetime as dt
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.check_prompts import check_prompts
+from benchmarks.comparison import OURS
 from benchmarks.flops import read_model_cost
 from benchmarks.machine import describe_machine
-from benchmarks.options import Options, OptionsError, parse
-from benchmarks.own_runs import PROFILED, run_cache, run_memory, run_profile
+from benchmarks.options import DEFAULT_REPEATS, Options, OptionsError, parse
+from benchmarks.own_runs import run_cache, run_memory, run_profile
 from benchmarks.progress import tell
 from benchmarks.records import CalibrationRecord, FaultRecord, Record, RecordFile, RunRecord, read_records
 from benchmarks.report import report
@@ -26,6 +27,7 @@ from engine import CheckpointError
 from scorer.fetch import ModelNotFoundError, find_model
 from scorer.tokens.tokenizer_files import load_tokenizer
 
+_PROFILED = {OURS: ("W1", "W2", "W3", "W4", "W5"), "ours-http": ("W1", "W2", "W3", "W4")}
 _IN_BLOCKS = ("W1", "W2", "W3", "W4", "W5", "W7", "SWEEP")
 
 
@@ -75,14 +77,20 @@ def _run(options: Options) -> int:
         session.start_systems()
         session.compare_scores(check_prompts(encode))
         session.run_blocks([workloads[name] for name in options.workloads if name in _IN_BLOCKS])
-        if "PROFILE" in options.workloads:
-            run_profile(session, list(workloads.values()), vocabulary, record_file)
+        plan = _profile_plan(options, workloads)
+        run_profile(session, plan, vocabulary, record_file, repeats=min(options.repeats, DEFAULT_REPEATS))
         if "W6" in options.workloads:
             corpus = SIZES[options.size].corpus
             run_cache(session, workloads["W6"], corpus=corpus, cost=cost, record_file=record_file)
         if "MEMORY" in options.workloads:
-            requests = options.memory_requests
-            run_memory(session, workloads["W6"], requests=requests, cost=cost, record_file=record_file)
+            run_memory(
+                session,
+                workloads["W6"],
+                systems=[spec.name for spec in options.systems if "MEMORY" in spec.workloads],
+                requests=options.memory_requests,
+                cost=cost,
+                record_file=record_file,
+            )
         record_file.add(CalibrationRecord(tuple(session.gauge.readings)))
     tell(f"records: {path}")
     _show(record_file.records, path)
@@ -92,10 +100,22 @@ def _run(options: Options) -> int:
 def _build(options: Options, vocabulary: Vocabulary) -> dict[str, Workload]:
     wanted = set(options.workloads) - {"PROFILE", "MEMORY"}
     if "PROFILE" in options.workloads:
-        wanted |= set(PROFILED)
+        wanted |= {name for names in _PROFILED.values() for name in names}
     if "MEMORY" in options.workloads:
         wanted.add("W6")
     return {name: build_workload(name, options.size, vocabulary) for name in TITLES if name in wanted}
+
+
+def _profile_plan(options: Options, workloads: Mapping[str, Workload]) -> dict[str, list[Workload]]:
+    """What is run with clocks around operations; the sweep is, to tell attention from the rest."""
+    plan: dict[str, list[Workload]] = {}
+    for spec in options.systems:
+        names = _PROFILED.get(spec.name, ()) if "PROFILE" in options.workloads else ()
+        if spec.name == OURS and "SWEEP" in options.workloads:
+            names = (*names, "SWEEP")
+        if names:
+            plan[spec.name] = [workloads[name] for name in names]
+    return plan
 
 
 def _show_earlier(path: Path) -> int:
@@ -116,16 +136,16 @@ def _show(records: Sequence[Record], path: Path) -> None:
     from benchmarks.plot import draw  # noqa: PLC0415  matplotlib is optional
 
     picture = path.with_suffix(".png")
-    draw(records, picture)
-    tell(f"picture: {picture}")
+    if draw(records, picture):
+        tell(f"picture: {picture}")
 
 
 def _listing() -> str:
     lines = ["workloads"]
     lines += [f"  {name:<10} {title}" for name, title in TITLES.items()]
     lines += [
-        "  MEMORY     resident set over many requests of W6",
-        "  PROFILE    time in every operation of our engine",
+        "  MEMORY     resident set over many requests of W6, in process and over HTTP",
+        "  PROFILE    time in every operation of our engine, in process and over HTTP",
     ]
     lines += ["systems", *(f"  {name:<10} {title}" for name, title in SYSTEM_TITLES.items())]
     return "\n".join(lines)

@@ -80,7 +80,7 @@ class BlockRunner:
                 variant=part.variant,
                 idle=idle,
                 others=max(before.others, after.others),
-                gemm_gflops=min(before.gemm_gflops, after.gemm_gflops),
+                calibration=(before.gemm_gflops, after.gemm_gflops),
                 groups=len(part.phase.groups),
                 num_rows=part.phase.num_rows,
                 work=part.work if process.knows_its_tokens else None,

@@ -50,6 +50,7 @@ def run_phase(system: System, command: RunPhase) -> PhaseResult:
         cached_by_row=tuple(tokens for answer in answers for tokens in answer.cached_by_row),
         computed_by_row=tuple(tokens for answer in answers for tokens in answer.computed_by_row),
         latencies_s=tuple(latencies),
+        forwards_s=tuple(answer.forward_s for answer in answers if answer.forward_s is not None),
         late_s=late,
     )
 

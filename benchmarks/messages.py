@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from benchmarks.workloads import Phase
+
+STAGES: Final = ("schedule", "prefill", "readout", "commit")
+"""Of a step of our engine, in their order."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -93,6 +96,7 @@ class PhaseResult(msgspec.Struct, frozen=True, tag=True):
         computed_by_row: Where the system tells.
         latencies_s: Of each row (one by one) or each group (open loop); in an open loop from
             the moment it was due, so that waiting behind others counts.
+        forwards_s: Time in forward passes of each request, where the system tells.
         late_s: Open loop: how long after it was due a group was sent, at worst.
     """
 
@@ -105,6 +109,7 @@ class PhaseResult(msgspec.Struct, frozen=True, tag=True):
     cached_by_row: tuple[int, ...] = ()
     computed_by_row: tuple[int, ...] = ()
     latencies_s: tuple[float, ...] = ()
+    forwards_s: tuple[float, ...] = ()
     late_s: float = 0.0
 
 

@@ -18,6 +18,7 @@ _PROFILED = "PROFILE"
 # every block, retries included, has words of its own; there are 512 wordings
 _MOST_RETRIES = 5
 _MOST_REPEATS = 20
+DEFAULT_REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Options:
         workloads: Names, among them ``PROFILE`` for the run with clocks around operations.
         retries: How often a block is run again when the machine was not idle.
         report: Only show the records in this file.
+        time_limit_s: No further repeat begins that would end later than so long after the start.
         reference: Compare scores with float32 before anything is timed.
     """
 
@@ -38,6 +40,7 @@ class Options:
     systems: tuple[SystemSpec, ...]
     repeats: int
     retries: int
+    time_limit_s: float | None
     threads: int
     model: str
     most_others: float
@@ -61,13 +64,19 @@ def parse(arguments: Sequence[str]) -> Options:
     found = _parser().parse_args(arguments)
     size: SizeName = "quick" if found.quick else found.size
     default_workloads = ("W1", "W2") if found.quick else (*ALL_WORKLOADS, _PROFILED)
-    default_systems = ("ours", "hf-prefix") if found.quick else ("ours", "ours-http", "hf-prefix", "hf-pad")
+    default_systems = (
+        ("ours", "hf-prefix") if found.quick else ("ours", "ours-http", "ours-int8", "hf-prefix", "hf-pad")
+    )
     workloads = _names(found.only, default_workloads, (*ALL_WORKLOADS, _PROFILED), "workload")
     peers = tuple(name for name in ("llamacpp", "vllm") if getattr(found, name) or getattr(found, f"{name}_start"))
     variants = [_variant(text) for text in found.ours]
     known = (*SPECS, *(spec.name for spec in variants))
     chosen = _names(found.systems, (*default_systems, *peers, *(spec.name for spec in variants)), known, "system")
-    repeats = found.repeats if found.repeats is not None else 1 if found.quick else 5
+    limit = found.time_limit
+    if limit is not None and not limit > 0:
+        raise OptionsError(f"--time-limit is {limit}; it must be more than 0 minutes")
+    default_repeats = 1 if found.quick else DEFAULT_REPEATS if limit is None else _MOST_REPEATS
+    repeats = found.repeats if found.repeats is not None else default_repeats
     _in_range("repeats", repeats, 1, _MOST_REPEATS)
     retries = found.retries if found.retries is not None else 0 if found.quick else 2
     _in_range("retries", retries, 0, _MOST_RETRIES)
@@ -78,9 +87,10 @@ def parse(arguments: Sequence[str]) -> Options:
         report=found.report,
         size=size,
         workloads=workloads,
-        systems=tuple(_with_options(specs[name], found) for name in chosen),
+        systems=tuple(_with_options(specs[name], found) for name in dict.fromkeys(chosen)),
         repeats=repeats,
         retries=retries,
+        time_limit_s=None if limit is None else 60 * limit,
         threads=found.threads,
         model=found.model,
         most_others=found.most_others,
@@ -100,8 +110,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", choices=["full", "quick", "tiny"], default="full", help="length of the workloads")
     add("--only", metavar="W1,W2", help="these workloads; PROFILE is the run with clocks around operations")
     add("--systems", metavar="A,B", help="these systems; by default ours, transformers, and the peers named below")
-    add("--repeats", type=int, help="rounds in which systems alternate (5; 1 with --quick)")
+    add("--repeats", type=int, help=f"rounds in which systems alternate ({DEFAULT_REPEATS}; 1 with --quick)")
     add("--retries", type=int, help="further tries for a block when the machine was not idle (2; 0 with --quick)")
+    add(
+        "--time-limit",
+        type=float,
+        metavar="MINUTES",
+        help=f"begin no repeat that would end later (and without --repeats as many as fit, at most {_MOST_REPEATS})",
+    )
     add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each system")
     add("--model", default=DEFAULT_MODEL.name, help="name or path of the default model")
     add("--pool-mib", type=int, default=_POOL_MIB, help="KV pool of our systems")

@@ -11,9 +11,11 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from benchmarks.records import PhaseRecord, Record, RunRecord, ceiling_gflops
+from benchmarks.profile_series import profile_series
+from benchmarks.records import PhaseRecord, ProfileRecord, Record, RunRecord, ceiling_gflops
 from benchmarks.series import Series, phase_series
 from benchmarks.summary import percentile
+from benchmarks.sweep import SweepPoint, sweep_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,24 +24,31 @@ _BARS = ("W1", "W2", "W3", "W5")
 _DPI = 120
 
 
-def draw(records: Sequence[Record], path: Path) -> None:
-    """Write throughput, latency and the sweep, as far as they were measured, to ``path`` (PNG)."""
+def draw(records: Sequence[Record], path: Path) -> bool:
+    """Write throughput, latency and the sweep, as far as they were measured, to ``path`` (PNG).
+
+    False if none of them was, and then there is no picture.
+    """
     series = phase_series([record for record in records if isinstance(record, PhaseRecord)])
     run = next(record for record in records if isinstance(record, RunRecord))
     bars = [one for one in series if one.workload in _BARS]
     latency = [one for one in series if one.workload == "W4"]
     open_loop = [one for one in series if one.workload == "W7" and one.latencies_s]
     sweep = [one for one in series if one.workload == "SWEEP"]
+    points = sweep_points(series, profile_series([record for record in records if isinstance(record, ProfileRecord)]))
     panels = [
         (panel, part)
         for panel, part in ((_bars, bars), (_latency, latency), (_open_loop, open_loop), (_sweep, sweep))
         if part
     ]
     if not panels:
-        return
+        return False
     figure, axes = plt.subplots(1, len(panels), figsize=(6.5 * len(panels), 5), squeeze=False)
     for axis, (panel, part) in zip(axes[0], panels, strict=True):
         panel(axis, part)
+        if panel is _sweep:
+            _attention(axis, points)
+            axis.legend(fontsize=8)
     figure.suptitle(
         f"{run.model}, {run.size} workloads, {run.machine['processor']}, {run.threads} threads, "
         f"{ceiling_gflops(records):.0f} GFLOP/s, {run.date}",
@@ -48,6 +57,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     figure.tight_layout()
     figure.savefig(path, dpi=_DPI)
     plt.close(figure)
+    return True
 
 
 def _bars(axis: Axes, series: Sequence[Series]) -> None:
@@ -97,4 +107,9 @@ def _sweep(axis: Axes, series: Sequence[Series]) -> None:
     axis.set_xlabel("tokens of the cached document")
     axis.set_ylabel("ms a question of 24 tokens")
     axis.set_ylim(bottom=0)
-    axis.legend(fontsize=8)
+
+
+def _attention(axis: Axes, points: Sequence[SweepPoint]) -> None:
+    known = [(point.tokens, point.attention_ms) for point in points if point.attention_ms is not None]
+    if known:
+        axis.plot(*zip(*known, strict=True), "k:", label="attention of ours (with clocks)")

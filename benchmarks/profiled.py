@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
+from unittest import mock
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from benchmarks.messages import OperationCost
+from kernels import load_kernels
 from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SpanTable
 
 LARGE_ROWS = 512
@@ -114,6 +118,19 @@ class ProfiledKernels:
         self._seconds[name] = self._seconds.get(name, 0.0) + seconds
         self._calls[name] = self._calls.get(name, 0) + 1
         self._flop[name] = self._flop.get(name, 0) + flop
+
+
+@contextmanager
+def profiled_kernels() -> Iterator[list[ProfiledKernels]]:
+    """Kernel sets that engines load meanwhile are wrapped; the list holds them."""
+    made: list[ProfiledKernels] = []
+
+    def load_profiled(name: str, device: torch.device) -> KernelSet:
+        made.append(ProfiledKernels(load_kernels(name, device)))
+        return made[-1].as_kernel_set()
+
+    with mock.patch("engine.device.load_kernels", load_profiled):
+        yield made
 
 
 def attended_pairs(table: SpanTable) -> int:

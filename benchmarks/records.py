@@ -11,6 +11,7 @@ import msgspec
 
 from benchmarks.flops import ModelCost
 from benchmarks.messages import PhaseResult, Profile
+from benchmarks.summary import slope
 from benchmarks.token_counts import Work
 
 
@@ -61,7 +62,8 @@ class PhaseRecord(msgspec.Struct, frozen=True, tag="phase"):
     Args:
         variant: Which wording of the workload was run.
         idle: The machine was idle before and after.
-        others, gemm_gflops: The worse of the two looks at it.
+        others: Processors that others used, before or after, whichever was more.
+        calibration: Rates of the calibration product before and after, in GFLOP/s.
         groups: Requests of the phase.
         num_rows: Rows of the whole phase; ``result.num_rows`` of them were run.
         work: What a perfect prefix cache would compute; None where it is not what is asked
@@ -75,7 +77,7 @@ class PhaseRecord(msgspec.Struct, frozen=True, tag="phase"):
     variant: int
     idle: bool
     others: float
-    gemm_gflops: float
+    calibration: tuple[float, float]
     groups: int
     num_rows: int
     work: Work | None
@@ -85,26 +87,49 @@ class PhaseRecord(msgspec.Struct, frozen=True, tag="phase"):
     def rows_per_s(self) -> float:
         return self.result.num_rows / self.result.wall_s
 
+    @property
+    def gemm_gflops(self) -> float:
+        """How fast the machine was around the phase."""
+        return statistics.fmean(self.calibration)
+
 
 class ProfileRecord(msgspec.Struct, frozen=True, tag="profile"):
-    """Where a phase's time went, from a run with clocks around every operation."""
+    """Where a phase's time went, from a run with clocks around every operation.
+
+    Args:
+        calibration: Rates of the calibration product before and after, in GFLOP/s.
+    """
 
     workload: str
     phase: str
     system: str
+    repeat: int
+    num_rows: int
     wall_s: float
-    gemm_gflops: float
+    calibration: tuple[float, float]
     profile: Profile
+
+    @property
+    def gemm_gflops(self) -> float:
+        """How fast the machine was around the phase."""
+        return statistics.fmean(self.calibration)
 
 
 class CacheRecord(msgspec.Struct, frozen=True, tag="cache"):
-    """Hit rates of a cache that holds ``share`` of the documents, by document tokens."""
+    """Hit rates of a cache that holds ``share`` of the documents, by document tokens.
+
+    Args:
+        optimum: Of a cache that knows all requests ahead.
+        by_recency, by_frequency: Of caches of whole documents that know the past only.
+    """
 
     system: str
     share: float
     pool_tokens: int
     realised: float
     optimum: float
+    by_recency: float
+    by_frequency: float
     rows_per_s: float
 
 
@@ -112,8 +137,9 @@ class MemoryRecord(msgspec.Struct, frozen=True, tag="memory"):
     """Resident set over many requests.
 
     Args:
-        expected_bytes: The process before the model, weights, pool and workspace.
-        resident_bytes: After each share of the requests.
+        base_bytes: The process with its libraries, before the model.
+        computed: Positions run until the end of each share of the requests.
+        resident_bytes: After each share.
     """
 
     system: str
@@ -124,11 +150,31 @@ class MemoryRecord(msgspec.Struct, frozen=True, tag="memory"):
     kv_bytes_per_token: int
     kv_bytes_by_formula: int
     requests: tuple[int, ...]
+    computed: tuple[int, ...]
     resident_bytes: tuple[int, ...]
 
     @property
     def expected_bytes(self) -> int:
+        """The sum of the parts."""
         return self.base_bytes + self.weight_bytes + self.pool_bytes + self.workspace_bytes
+
+    @property
+    def excess(self) -> float:
+        """Largest resident set over the sum of the parts."""
+        return max(self.resident_bytes) / self.expected_bytes
+
+    @property
+    def growth_bytes(self) -> float | None:
+        """Rise of the least-squares line through the second half of the readings, over that half.
+
+        None if the pool was not full before: until then it grows into memory that is counted already.
+        """
+        half = len(self.requests) // 2
+        requests, sizes = self.requests[half:], self.resident_bytes[half:]
+        pool_tokens = self.pool_bytes // self.kv_bytes_per_token
+        if len(requests) < 2 or self.computed[half] < pool_tokens:
+            return None
+        return slope(requests, sizes) * (requests[-1] - requests[0])
 
 
 class FaultRecord(msgspec.Struct, frozen=True, tag="fault"):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from benchmarks.aims_report import aims_section
+from benchmarks.comparison import OURS, Comparison, against_best, compare
+from benchmarks.comparison_report import best_section, roof_cells, rounds_section
 from benchmarks.flops import ModelCost
 from benchmarks.profile_report import profile_section
+from benchmarks.profile_series import profile_series
 from benchmarks.records import (
     CacheRecord,
     DriftRecord,
@@ -19,12 +23,11 @@ from benchmarks.records import (
     ceiling_gflops,
 )
 from benchmarks.series import Series, phase_series
-from benchmarks.summary import digits, percentile, slope
+from benchmarks.summary import digits, percentile
+from benchmarks.sweep import sweep_points, sweep_section
 from benchmarks.tables import table
 
-OURS = "ours"
 _THROUGHPUT = ("W1", "W2", "W3", "W5", "SWEEP")
-_QUESTION_TOKENS = 24
 
 
 def report(records: Sequence[Record]) -> str:
@@ -36,18 +39,25 @@ def report(records: Sequence[Record]) -> str:
     ceiling = ceiling_gflops(records)
     run = next(record for record in records if isinstance(record, RunRecord))
     cost = run.cost
-    series = phase_series([record for record in records if isinstance(record, PhaseRecord)])
-    profiles = [record for record in records if isinstance(record, ProfileRecord)]
+    phases = [record for record in records if isinstance(record, PhaseRecord)]
+    series, best = phase_series(phases), against_best(phases)
+    others = [system for system in dict.fromkeys(record.system for record in phases) if system != OURS]
+    by_other = {other: compare(phases, OURS, other) for other in others}
+    profiles = profile_series([record for record in records if isinstance(record, ProfileRecord)])
+    points = sweep_points(series, profiles)
     sections = [
         _circumstances(run, records, ceiling),
         _scores([record for record in records if isinstance(record, DriftRecord)]),
-        _throughput([one for one in series if one.workload in _THROUGHPUT], cost, ceiling),
+        aims_section(records, series, best, profiles, points),
+        best_section(best, series, cost),
+        _throughput([one for one in series if one.workload in _THROUGHPUT], cost, by_other),
         _latency([one for one in series if one.workload == "W4"]),
         _open_loop([one for one in series if one.workload == "W7"]),
         _cache([record for record in records if isinstance(record, CacheRecord)]),
-        profile_section(profiles, ceiling),
-        _sweep([one for one in series if one.workload == "SWEEP" and one.system == OURS], profiles, cost),
+        profile_section(profiles),
+        sweep_section(points),
         _memory([record for record in records if isinstance(record, MemoryRecord)]),
+        rounds_section(by_other),
         _faults([record for record in records if isinstance(record, FaultRecord)]),
     ]
     return "\n\n".join(section for section in sections if section)
@@ -79,42 +89,32 @@ def _scores(records: Sequence[DriftRecord]) -> str:
     )
 
 
-def _throughput(series: Sequence[Series], cost: ModelCost, ceiling: float) -> str:
+def _throughput(series: Sequence[Series], cost: ModelCost, by_other: Mapping[str, Sequence[Comparison]]) -> str:
     if not series:
         return ""
-    ours = {(one.workload, one.phase): one.rate.median for one in series if one.system == OURS}
-    rows = []
-    for one in series:
-        base = ours.get((one.workload, one.phase))
-        rows.append(
-            (
-                f"{one.workload} {one.phase}",
-                one.system,
-                f"{one.rate}{one.mark}",
-                str(one.rate.count),
-                f"{base / one.rate.median:.2f}" if base else "",
-                _ratio(one.computed, one.received),
-                _ratio(one.computed, one.unique),
-                _roof(one, cost, ceiling),
-            )
+    ratios = {(one.workload, one.phase, one.other): one.ratio for found in by_other.values() for one in found}
+    rows = [
+        (
+            f"{one.workload} {one.phase}",
+            one.system,
+            f"{one.rate}{one.mark}",
+            str(one.rate.count),
+            str(ratios.get((one.workload, one.phase, one.system), "")),
+            digits(one.gemm_gflops),
+            _ratio(one.computed, one.received),
+            _ratio(one.computed, one.unique),
+            *roof_cells(one, cost),
         )
-    text = table(
-        ("workload", "system", "rows/s", "n", "ours ÷ it", "computed ÷ received", "computed ÷ unique", "of the roof"),
-        rows,
+        for one in series
+    ]
+    head = (
+        *("workload", "system", "rows/s", "n", "ours ÷ it", "calibration"),
+        *("computed ÷ received", "computed ÷ unique", "roof", "of the roof"),
     )
-    return f"## Throughput\n\nMedian (least–greatest) of n repeats; {_MARKS}\n\n{text}"
+    return f"## Throughput\n\nMedian (least–greatest) of n repeats; {_MARKS}\n\n{table(head, rows)}"
 
 
-_MARKS = "* the machine was not idle in any repeat; † only the first rows were run."
-
-
-def _roof(one: Series, cost: ModelCost, ceiling: float) -> str:
-    """Share of the rate at which every floating-point operation ran at the calibration rate."""
-    if one.unique is None or one.attended is None:
-        return ""
-    flop = cost.linear_flop(one.unique) + cost.attention_flop(one.attended)
-    least_s = flop / (ceiling * 1e9)
-    return f"{least_s * one.rate.median / one.rows_run:.0%}"
+_MARKS = "* the machine was not idle in most repeats, so all count; † only the first rows were run."
 
 
 def _latency(series: Sequence[Series]) -> str:
@@ -123,6 +123,7 @@ def _latency(series: Sequence[Series]) -> str:
     ours = next((percentile(one.latencies_s, 50) for one in series if one.system == base), None)
     for one in series:
         p50, p99 = percentile(one.latencies_s, 50), percentile(one.latencies_s, 99)
+        forward = digits(1000 * percentile(one.forwards_s, 50)) if one.forwards_s else ""
         client = f"{1000 * one.client_s / one.rows_run:.2f}" if one.client_s is not None else ""
         rows.append(
             (
@@ -131,6 +132,7 @@ def _latency(series: Sequence[Series]) -> str:
                 digits(1000 * p50),
                 digits(1000 * p99),
                 digits(1000 * max(one.latencies_s)),
+                forward,
                 f"{p50 / ours:.2f}" if ours else "",
                 _ratio(one.computed, one.unique),
                 client,
@@ -138,8 +140,19 @@ def _latency(series: Sequence[Series]) -> str:
         )
     if not rows:
         return ""
-    head = ("system", "n", "p50 ms", "p99 ms", "max ms", f"it ÷ {base}", "computed ÷ unique", "client CPU ms")
-    return "## W4: one question on a cached document\n\n" + table(head, rows)
+    head = (
+        "system",
+        "n",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "forward p50 ms",
+        f"it ÷ {base}",
+        "computed ÷ unique",
+        "client CPU ms",
+    )
+    note = "Forward: the forward pass of the question's tokens alone, timed within the same requests."
+    return f"## W4: one question on a cached document\n\n{note}\n\n{table(head, rows)}"
 
 
 def _open_loop(series: Sequence[Series]) -> str:
@@ -166,66 +179,47 @@ def _cache(records: Sequence[CacheRecord]) -> str:
             f"{one.realised:.1%}",
             f"{one.optimum:.1%}",
             f"{100 * (one.optimum - one.realised):.1f}",
+            f"{one.by_recency:.1%}",
+            f"{one.by_frequency:.1%}",
             digits(one.rows_per_s),
         )
         for one in records
     ]
     if not rows:
         return ""
-    head = ("pool", "tokens", "hit rate", "best possible (Belady)", "points short", "rows/s")
-    return "## W6: a pool that holds a share of the documents; hits by document tokens\n\n" + table(head, rows)
-
-
-def _sweep(series: Sequence[Series], profiles: Sequence[ProfileRecord], cost: ModelCost) -> str:
-    """Time of a question against the length of its document, beside what attention explains."""
-    if len(series) < 2:
-        return ""
-    lengths = [int(one.phase) for one in series]
-    times = [1000 / one.rate.median for one in series]
-    rise = slope(lengths, times)
-    lines = [
-        "## Sweep: a question's cost against the length of its cached document",
-        "",
-        table(
-            ("document tokens", "ms a question"),
-            [(f"{length:,}", digits(time)) for length, time in zip(lengths, times, strict=True)],
-        ),
-        "",
-        f"{digits(1000 * rise)} ms more for 1,000 tokens more.",
-    ]
-    attend = next(
-        (one.profile.operations["attend"] for one in profiles if (one.workload, one.phase) == ("W3", "warm")), None
+    head = ("pool", "tokens", "hit rate", "best possible (Belady)", "points short", "LRU", "LFU", "rows/s")
+    note = (
+        "LRU, LFU: what caches of whole documents reach that evict the least recently or the least often asked for;\n"
+        "they know the past only, as ours does, and Belady's knows all requests ahead."
     )
-    if attend:
-        rate = attend.flop / attend.seconds
-        alone = 1000 * 1000 * cost.attention_flop(_QUESTION_TOKENS) / rate
-        lines.append(
-            f"Attention alone explains {digits(alone)} ms of them, at the {digits(rate / 1e9)} GFLOP/s of W3 warm."
-        )
-    return "\n".join(lines)
+    title = "## W6: a pool that holds a share of the documents; hits by document tokens"
+    return f"{title}\n\n{note}\n\n{table(head, rows)}"
 
 
 def _memory(records: Sequence[MemoryRecord]) -> str:
     sections = []
     for one in records:
         parts = (
-            ("process before the model", one.base_bytes),
+            ("process with its libraries", one.base_bytes),
             ("weights", one.weight_bytes),
             ("pool", one.pool_bytes),
             ("workspace", one.workspace_bytes),
             ("sum", one.expected_bytes),
             (f"resident after {one.requests[-1]:,} requests", one.resident_bytes[-1]),
         )
-        half = len(one.requests) // 2
-        growth = slope(one.requests[half:], one.resident_bytes[half:]) if len(one.requests) - half > 1 else 0.0
         sections.append(
-            "## Memory\n\n"
+            f"## Memory, {one.system}\n\n"
             + table(("part", "MiB"), [(name, f"{size / 2**20:,.1f}") for name, size in parts])
-            + f"\n\nResident ÷ sum: {one.resident_bytes[-1] / one.expected_bytes:.2f}. "
-            f"Growth over the second half: {growth:,.0f} bytes a request. "
+            + f"\n\nLargest resident set ÷ sum: {one.excess:.2f}. "
+            f"Growth over the second half of the requests: {_growth(one)}. "
             f"KV per token: {one.kv_bytes_per_token:,} bytes, {one.kv_bytes_by_formula:,} by formula."
         )
     return "\n\n".join(sections)
+
+
+def _growth(record: MemoryRecord) -> str:
+    growth = record.growth_bytes
+    return "unknown, the pool was not full before" if growth is None else f"{growth:,.0f} bytes"
 
 
 def _faults(records: Sequence[FaultRecord]) -> str:

@@ -32,6 +32,10 @@ class ServerProcess:
             words, env={**os.environ, **environ}, stdin=subprocess.DEVNULL, stdout=sys.stderr
         )
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> ServerProcess:
         return self
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+from benchmarks.aims import MOST_DRIFT, MOST_MEAN_DRIFT
 from benchmarks.blocks import BlockRunner, SystemProcess
 from benchmarks.machine import Gauge
 from benchmarks.messages import ScorePrompts, Scores, Start, Started
@@ -18,12 +19,10 @@ from benchmarks.progress import tell
 from benchmarks.records import DriftRecord, FaultRecord, RecordFile, SystemRecord
 from benchmarks.summary import drift
 from benchmarks.systems.catalogue import SPECS, SystemSpec
+from benchmarks.time_limit import repeats_in_time
 from benchmarks.vocabulary import Vocabulary
 from benchmarks.worker_process import WorkerError, WorkerProcess
 from benchmarks.workloads import Workload
-
-# the promise for our scores against float32: mean and greatest difference in log-odds
-_MOST_MEAN_DRIFT, _MOST_DRIFT = 0.03, 0.10
 
 
 class Session:
@@ -31,6 +30,7 @@ class Session:
 
     def __init__(self, options: Options, model: Path, vocabulary: Vocabulary, record_file: RecordFile) -> None:
         self._options = options
+        self._began = time.monotonic()
         self._model = model
         self._file = record_file
         self._open = contextlib.ExitStack()
@@ -64,13 +64,13 @@ class Session:
             tell(f"{spec.name} is ready after {time.monotonic() - began:.0f} s: {started.version}")
 
     @contextlib.contextmanager
-    def extra_system(self, **options: str) -> Iterator[tuple[WorkerProcess, Started]]:
-        """Our engine with other settings, for the length of the block; stopped unless awake.
+    def extra_system(self, name: str, **options: str) -> Iterator[tuple[WorkerProcess, Started]]:
+        """The system ``name`` with other settings, for the length of the block; stopped unless awake.
 
         Raises:
             WorkerError: it cannot start.
         """
-        spec = replace(SPECS["ours"], options=options)
+        spec = replace(SPECS[name], options=options)
         worker = WorkerProcess("extra", threads=self._options.threads, log=self._logs / "extra.log")
         try:
             with worker.awake():
@@ -100,22 +100,30 @@ class Session:
                 f"by {record.mean:.3f} on average, {record.largest:.3f} at most"
             )
             ours = process.spec.name == "ours" and self._options.reference
-            if ours and (record.mean > _MOST_MEAN_DRIFT or record.largest > _MOST_DRIFT):
+            if ours and (record.mean > MOST_MEAN_DRIFT or record.largest > MOST_DRIFT):
                 message = (
                     f"log-odds differ from {record.reference} by {record.mean:.3f} on average and {record.largest:.3f} "
-                    f"at most; {_MOST_MEAN_DRIFT} and {_MOST_DRIFT} are promised"
+                    f"at most; {MOST_MEAN_DRIFT} and {MOST_DRIFT} are promised"
                 )
                 self._file.add(FaultRecord(record.system, message))
 
     def run_blocks(self, workloads: Sequence[Workload]) -> None:
-        """Alternate the systems, workload by workload, repeat by repeat; who begins changes."""
-        rounds = [(repeat, workload) for repeat in range(self._options.repeats) for workload in workloads]
-        for done, (repeat, workload) in enumerate(rounds, start=1):
-            tell(f"[{done} of {len(rounds)}] {workload.name}, repeat {repeat + 1}")
-            turn = repeat % max(1, len(self.processes))
-            for process in self.processes[turn:] + self.processes[:turn]:
-                if workload.name in process.spec.workloads:
-                    self._run_block(process, workload, repeat)
+        """Alternate the systems, workload by workload, repeat by repeat; who begins changes.
+
+        The time limit counts from the start of the session.
+        """
+        limit = self._options.time_limit_s
+        until = None if limit is None else self._began + limit
+        for repeat in repeats_in_time(self._options.repeats, until_s=until):
+            for workload in workloads:
+                tell(f"repeat {repeat + 1} of at most {self._options.repeats}: {workload.name}")
+                self._run_round(workload, repeat)
+
+    def _run_round(self, workload: Workload, repeat: int) -> None:
+        turn = repeat % max(1, len(self.processes))
+        for process in self.processes[turn:] + self.processes[:turn]:
+            if workload.name in process.spec.workloads:
+                self._run_block(process, workload, repeat)
 
     def _run_block(self, process: SystemProcess, workload: Workload, repeat: int) -> None:
         try:

@@ -41,6 +41,32 @@ ItemOutcome: TypeAlias = Literal[
     "failed",  # lost with its request
 ]
 
+ErrorCode: TypeAlias = Literal[
+    "malformed_json",
+    "unauthenticated",
+    "model_not_found",
+    "body_timeout",
+    "body_too_large",
+    "unsupported_media_type",
+    "invalid_value",
+    "invalid_task",
+    "overloaded",
+    "out_of_capacity",
+    "client_closed_request",
+    "non_finite_score",
+    "not_ready",
+    "engine_closed",
+    "engine_fault",
+    "model_failed_to_load",
+    "device_unusable",
+    "deadline_exceeded",
+    "internal_error",
+    "not_found",
+    "method_not_allowed",
+    "other",  # whatever else the web framework refuses by itself
+]
+"""Why a request was not answered with scores; the code of its error in the native form."""
+
 LATENCY_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
@@ -84,6 +110,7 @@ class Metrics:
         self._stages = histogram(
             "scorer_stage_duration_seconds", "Time an answered request spent in each stage.", seconds, "stage"
         )
+        self._errors = counter("scorer_errors_total", "Requests that were answered with an error, by its code.", "code")
         self._items = counter("scorer_items_total", "Pairs that were asked for, by what became of them.", "outcome")
 
         self._tasks = counter("scorer_tasks_total", "Tasks that the engine ended, by how they ended.", "end")
@@ -104,6 +131,7 @@ class Metrics:
 
         # Series that exist from the start: an increase from nothing is invisible to rate().
         _expect(self._stages, Stage)
+        _expect(self._errors, ErrorCode)
         _expect(self._items, ItemOutcome)
         _expect(self._tasks, TaskEnd)
 
@@ -139,6 +167,10 @@ class Metrics:
             seconds: Arrival to answer handed to the server.
         """
         self._requests.labels(route, outcome).observe(seconds)
+
+    def count_error(self, code: str) -> None:
+        """Count a request whose answer is an error, or whose stream ended in one."""
+        self._errors.labels(code if code in get_args(ErrorCode) else "other").inc()
 
     def observe_stage(self, stage: Stage, seconds: float) -> None:
         """Record one stage of a request that was answered with at least one score."""

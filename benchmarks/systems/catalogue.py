@@ -31,6 +31,7 @@ _COMMON: Final = frozenset({"W1", "W2", "W3", "W4", "W5", "SWEEP"})
 
 TITLES: Final = {
     "ours": "this project's engine, in process, token ids",
+    "ours-int8": "this project's engine with linear layers in 8 bits, in process, token ids",
     "ours-http": "this project's service over HTTP, texts",
     "hf-prefix": "transformers, past_key_values of a prefix computed once and expanded",
     "hf-pad": "transformers, whole prompts in padded batches (cut to its first rows)",
@@ -42,7 +43,8 @@ SPECS: Final = {
     spec.name: spec
     for spec in (
         SystemSpec(name="ours", kind="ours", workloads=frozenset(ALL_WORKLOADS)),
-        SystemSpec(name="ours-http", kind="ours-http", workloads=_COMMON | {"W7"}),
+        SystemSpec(name="ours-int8", kind="ours", workloads=_COMMON - {"SWEEP"}, options={"linear_dtype": "int8"}),
+        SystemSpec(name="ours-http", kind="ours-http", workloads=_COMMON | {"W7", "MEMORY"}),
         SystemSpec(name="hf-prefix", kind="hf-prefix", workloads=_COMMON),
         SystemSpec(name="hf-pad", kind="hf-pad", workloads=frozenset({"W1", "W2", "W3", "W5"}), most_tokens=10_000),
         SystemSpec(name="llamacpp", kind="llamacpp", workloads=_COMMON | {"W7"}),

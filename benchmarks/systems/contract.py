@@ -21,12 +21,14 @@ class Answer:
     Args:
         log_odds: Logit of the first label less that of the second.
         received: Tokens of the prompts as the system counts them; None: those of the group.
+        forward_s: Time of the forward passes that the group took part in; None where the system does not tell.
     """
 
     log_odds: tuple[float, ...]
     cached_by_row: tuple[int, ...] = ()
     computed_by_row: tuple[int, ...] = ()
     received: int | None = None
+    forward_s: float | None = None
 
 
 class System(Protocol):

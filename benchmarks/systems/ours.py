@@ -6,30 +6,24 @@ import gc
 import itertools
 import os
 import platform
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import get_type_hints
-from unittest import mock
 
 import msgspec
 import numpy as np
 import torch
 
 from benchmarks.idle import resident_bytes
-from benchmarks.messages import Profile, Start, Started
-from benchmarks.profiled import ProfiledKernels
+from benchmarks.messages import STAGES, Profile, Start, Started
+from benchmarks.profiled import ProfiledKernels, profiled_kernels
 from benchmarks.systems.contract import Answer
 from benchmarks.systems.futures import combined
 from benchmarks.workloads import Group
 from engine import LabelOutcome, LabelReadout, Row, ScoreResult, ScoreTask, StepStats, TaskStats
 from engine.config import EngineConfig
 from engine.runner import EngineThread, start_engine
-from kernels import load_kernels
-from kernels.api import KernelSet
 
-_STAGES = ("schedule", "prefill", "readout", "commit")
 _CLOSE_S = 10.0
 
 
@@ -39,12 +33,12 @@ class StepLog:
     def __init__(self) -> None:
         self.computed_tokens = 0
         self.steps = 0
-        self.stages = dict.fromkeys(_STAGES, 0.0)
+        self.stages = dict.fromkeys(STAGES, 0.0)
 
     def on_step(self, stats: StepStats) -> None:
         self.computed_tokens += stats.computed_tokens
         self.steps += 1
-        for stage in _STAGES:
+        for stage in STAGES:
             self.stages[stage] += getattr(stats, f"{stage}_s")
 
     def on_task(self, stats: TaskStats) -> None:
@@ -66,11 +60,11 @@ class Ours:
         self._model, self._labels = Path(start.model), labels
         self._serial = itertools.count()
         self._log = StepLog()
-        _touch_libraries(start.threads)
+        touch_libraries(start.threads)
         self._base_bytes = resident_bytes(os.getpid())
         self._kernels: ProfiledKernels | None = None
         if profiled:
-            with _profiled_kernels() as made:
+            with profiled_kernels() as made:
                 self._engine = start_engine(self._model, self._config, self._log)
             self._kernels = made[0]
         else:
@@ -118,7 +112,7 @@ class Ours:
         """Costs since the last call; only with the option ``profile``."""
         if self._kernels is None:
             raise ValueError("the engine runs without the option profile=yes")
-        stages, self._log.stages = self._log.stages, dict.fromkeys(_STAGES, 0.0)
+        stages, self._log.stages = self._log.stages, dict.fromkeys(STAGES, 0.0)
         steps, self._log.steps = self._log.steps, 0
         return Profile(operations=self._kernels.take_costs(), stages=stages, steps=steps)
 
@@ -169,23 +163,11 @@ def _answer(result: ScoreResult) -> Answer:
         cached_by_row=tuple(row.usage.cached_tokens for row in result.rows),
         computed_by_row=tuple(row.usage.computed_tokens for row in result.rows),
         received=sum(row.usage.prompt_tokens for row in result.rows),
+        forward_s=result.stats.prefill_s,
     )
 
 
-def _touch_libraries(threads: int) -> None:
+def touch_libraries(threads: int) -> None:
     """Run one matrix product, so that what the libraries hold for themselves counts as base."""
     torch.set_num_threads(threads)
     torch.nn.functional.linear(torch.ones(64, 64).bfloat16(), torch.ones(64, 64).bfloat16())
-
-
-@contextmanager
-def _profiled_kernels() -> Iterator[list[ProfiledKernels]]:
-    """Kernel sets that engines load meanwhile are wrapped; the list holds them."""
-    made: list[ProfiledKernels] = []
-
-    def load_profiled(name: str, device: torch.device) -> KernelSet:
-        made.append(ProfiledKernels(load_kernels(name, device)))
-        return made[-1].as_kernel_set()
-
-    with mock.patch("engine.device.load_kernels", load_profiled):
-        yield made

@@ -17,7 +17,7 @@ from benchmarks.systems.contract import Answer, SystemUnavailableError
 from benchmarks.systems.futures import combined
 from benchmarks.workloads import Group
 
-_START_S = 300.0
+_START_S = 900.0
 _CLOSE_TOKENS = 6
 
 

@@ -25,7 +25,7 @@ from scorer.generation.schema import (
 from scorer.http.json_body import StrictDecoder
 from scorer.http.request_record import RequestRecord
 from scorer.metrics import Metrics
-from scorer.model_host import LoadedModel, ModelHost, salted
+from scorer.model_host import LoadedModel, ModelHost
 from scorer.scoring.scores import rounded
 from scorer.service import engine_result, time_allowed_s
 
@@ -178,7 +178,7 @@ class Generation:
         plan = self._read.plan
         return GenerateTask(
             task_id=self._record.request_id,
-            namespace=salted(self._read.model.namespace, plan.request.cache_salt),
+            namespace=self._read.model.namespace_for(self._record.tenant, plan.request.cache_salt),
             tokens=plan.tokens,
             sampling=plan.sampling,
             listener=self._texts,

@@ -106,7 +106,7 @@ def test_retries_are_bounded_and_the_last_is_marked(tmp_path: Path) -> None:
     records, _ = run(tmp_path, tiny("W1"), gauge=FakeGauge(*[BUSY] * 9), worker=worker, spec=SPECS["ours"], retries=1)
 
     assert sum(command.phase.name == "cold" for command in worker.commands) == 2
-    assert (records[0].idle, records[0].others, records[0].gemm_gflops) == (False, 1.0, 300.0)
+    assert (records[0].idle, records[0].others, records[0].calibration) == (False, 1.0, (300.0, 300.0))
 
 
 @pytest.mark.parametrize("extra", [1, -1])

@@ -10,8 +10,16 @@ def test_without_arguments_everything_is_run_five_times() -> None:
     options = parse([])
 
     assert options.workloads == (*ALL_WORKLOADS, "PROFILE")
-    assert [spec.name for spec in options.systems] == ["ours", "ours-http", "hf-prefix", "hf-pad"]
+    assert [spec.name for spec in options.systems] == ["ours", "ours-http", "ours-int8", "hf-prefix", "hf-pad"]
     assert (options.repeats, options.retries, options.size, options.reference) == (5, 2, "full", True)
+    assert options.time_limit_s is None
+
+
+def test_time_limit_is_in_minutes_and_leaves_the_number_of_repeats_to_the_clock() -> None:
+    limited, both = parse(["--time-limit", "1.5"]), parse(["--time-limit", "1.5", "--repeats", "3"])
+
+    assert (limited.time_limit_s, limited.repeats) == (90.0, 20)
+    assert both.repeats == 3
 
 
 def test_quick_is_one_repeat_of_small_w1_and_w2_beside_transformers() -> None:
@@ -47,6 +55,14 @@ def test_another_ours_takes_settings_of_the_engine() -> None:
     assert by_name["ours"].options == {"pool_bytes": str(64 << 20)}
 
 
+def test_ours_in_8_bits_is_there_by_name_and_can_be_told_more() -> None:
+    (known,) = parse(["--systems", "ours-int8"]).systems
+    told = [spec for spec in parse(["--ours", "int8:step_tokens=512"]).systems if spec.name == "ours-int8"]
+
+    assert known.options["linear_dtype"] == "int8"
+    assert [spec.options["step_tokens"] for spec in told] == ["512"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -57,6 +73,7 @@ def test_another_ours_takes_settings_of_the_engine() -> None:
         (["--ours", "fast:step_tokens="], "wanted NAME:KEY=VALUE"),
         (["--repeats", "0"], "--repeats is 0; it must be between 1 and 20"),
         (["--retries", "9"], "--retries is 9"),
+        (["--time-limit", "0"], "--time-limit is 0.0; it must be more than 0 minutes"),
     ],
 )
 def test_what_is_not_there_is_named(arguments: list[str], message: str) -> None:

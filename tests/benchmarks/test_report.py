@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.flops import ModelCost
-from benchmarks.messages import OperationCost, PhaseResult, Profile
+from benchmarks.messages import OperationCost, Profile
 from benchmarks.records import (
     CacheRecord,
     CalibrationRecord,
     DriftRecord,
     FaultRecord,
     MemoryRecord,
-    PhaseRecord,
     ProfileRecord,
     Record,
     RecordFile,
@@ -23,65 +22,38 @@ from benchmarks.records import (
 )
 from benchmarks.report import report
 from benchmarks.series import phase_series
-from benchmarks.token_counts import Work
+from tests.helpers.phase_records import phase_record as phase
+from tests.helpers.report_tables import rows_of
 from tests.helpers.tiny import tiny_config
 
 COST = ModelCost(config=tiny_config())
 RUN = RunRecord("2026-01-01", {"processor": "a processor"}, "a model", COST, "tiny", 2, 3, {"W1": "abc"})
 
 
-def phase(
-    system: str,
-    wall_s: float,
-    *,
-    workload: str = "W1",
-    name: str = "cold",
-    idle: bool = True,
-    rows_run: int = 10,
-    latencies_s: tuple[float, ...] = (),
-) -> PhaseRecord:
-    result = PhaseResult(wall_s, rows_run, 4000, 1000, None, (), latencies_s=latencies_s)
-    work = Work(received=4000, unique=800, attended=90_000)
-    return PhaseRecord(workload, name, system, 0, 0, idle, 0.0, 900.0, 5, 10, work, result)
-
-
 def shown(records: Sequence[Record], *, ceiling: float) -> str:
     return report([*records, CalibrationRecord((ceiling / 2, ceiling, ceiling * 3))])
 
 
-def rows_of(text: str, heading: str) -> list[list[str]]:
-    """Cells of the table under ``heading``, without its head."""
-    section = text.split(heading, 1)[1].split("\n## ", 1)[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
-
-
 def test_throughput_is_the_median_beside_the_ratio_to_each_system() -> None:
-    records: list[Record] = [RUN, *(phase("ours", wall) for wall in (1.0, 2.0, 5.0)), phase("vllm", 4.0)]
+    records: list[Record] = [
+        RUN,
+        *(phase("ours", wall, repeat=repeat) for repeat, wall in enumerate((1.0, 2.0, 5.0))),
+        phase("vllm", 4.0, repeat=1),
+    ]
 
     ours, vllm = rows_of(shown(records, ceiling=100.0), "## Throughput")
 
-    assert ours[:5] == ["W1 cold", "ours", "5.00 (2.00–10.0)", "3", "1.00"]
-    assert vllm[:5] == ["W1 cold", "vllm", "2.50 (2.50–2.50)", "1", "2.00"]
-    assert ours[5:7] == ["0.250", "1.250"]
+    assert ours[:6] == ["W1 cold", "ours", "5.00 (2.00–10.0)", "3", "", "900"]
+    assert vllm[:6] == ["W1 cold", "vllm", "2.50 (2.50–2.50)", "1", "2.00 (2.00–2.00)", "900"]
+    assert ours[6:8] == ["0.250", "1.250"]
 
 
-def test_share_of_the_roof_is_least_time_over_time_taken() -> None:
-    # at this rate the formula's work takes a tenth of the two seconds
-    flop = COST.linear_flop(800) + COST.attention_flop(90_000)
-    records: list[Record] = [RUN, phase("ours", 2.0)]
+def test_repeats_beside_other_work_count_only_if_they_are_the_most() -> None:
+    even = phase_series([phase("ours", 1.0), phase("ours", 9.0, idle=False)])
+    busy = phase_series([phase("ours", 1.0), *[phase("ours", 5.0, idle=False)] * 2])
 
-    (ours,) = rows_of(shown(records, ceiling=flop / 0.2 / 1e9), "## Throughput")
-
-    assert ours[7] == "10%"
-
-
-def test_repeats_beside_other_work_count_only_if_there_are_no_others() -> None:
-    mixed = phase_series([phase("ours", 1.0), phase("ours", 9.0, idle=False)])
-    busy = phase_series([phase("ours", 9.0, idle=False)])
-
-    assert (mixed[0].rate.count, mixed[0].rate.median, mixed[0].mark) == (1, 10.0, "")
-    assert (busy[0].rate.count, busy[0].mark) == (1, "*")
+    assert (even[0].rate.count, even[0].rate.median, even[0].mark) == (1, 10.0, "")
+    assert (busy[0].rate.count, busy[0].rate.median, busy[0].mark) == (3, 2.0, "*")
 
 
 def test_phase_that_was_cut_is_marked() -> None:
@@ -93,11 +65,13 @@ def test_latencies_of_all_repeats_are_taken_together() -> None:
         RUN,
         phase("ours", 1.0, workload="W4", name="warm", latencies_s=tuple(place / 1000 for place in range(1, 51))),
         phase("ours", 1.0, workload="W4", name="warm", latencies_s=tuple(place / 1000 for place in range(51, 101))),
+        phase("ours-http", 1.0, workload="W4", name="warm", latencies_s=(0.1,), forwards_s=(0.04,)),
     ]
 
-    (ours,) = rows_of(shown(records, ceiling=100.0), "## W4")
+    ours, over_http = rows_of(shown(records, ceiling=100.0), "## W4")
 
-    assert ours[:5] == ["ours", "100", "50.0", "99.0", "100"]
+    assert ours[:7] == ["ours", "100", "50.0", "99.0", "100", "", "0.50"]
+    assert over_http[:7] == ["ours-http", "1", "100", "100", "100", "40.0", "1.00"]
 
 
 def test_open_loop_shows_what_was_sent_and_how_late() -> None:
@@ -114,11 +88,21 @@ def test_open_loop_shows_what_was_sent_and_how_late() -> None:
 
 
 def test_hit_rate_stands_beside_the_best_possible() -> None:
-    records: list[Record] = [RUN, CacheRecord("ours", 0.1, 60_000, 0.55, 0.61, 20.0)]
+    cache = CacheRecord(
+        system="ours",
+        share=0.1,
+        pool_tokens=60_000,
+        realised=0.55,
+        optimum=0.61,
+        by_recency=0.54,
+        by_frequency=0.58,
+        rows_per_s=20.0,
+    )
+    records: list[Record] = [RUN, cache]
 
     (row,) = rows_of(shown(records, ceiling=100.0), "## W6")
 
-    assert row == ["10%", "60,000", "55.0%", "61.0%", "6.0", "20.0"]
+    assert row == ["10%", "60,000", "55.0%", "61.0%", "6.0", "54.0%", "58.0%", "20.0"]
 
 
 def test_profile_gives_rates_and_shares_that_add_up() -> None:
@@ -133,29 +117,25 @@ def test_profile_gives_rates_and_shares_that_add_up() -> None:
         stages={"schedule": 0.02, "prefill": 0.8, "readout": 0.02, "commit": 0.01},
         steps=4,
     )
-    text = shown([RUN, ProfileRecord("W1", "cold", "ours", 1.0, 900.0, profile)], ceiling=1000.0)
+    record = ProfileRecord(
+        workload="W1",
+        phase="cold",
+        system="ours",
+        repeat=0,
+        num_rows=10,
+        wall_s=1.0,
+        calibration=(900.0, 1100.0),
+        profile=profile,
+    )
+    text = shown([RUN, record], ceiling=100.0)
 
     rates, shares = rows_of(text, "## Profile")[0], rows_of(text, "## Profile")[-1]
 
-    assert rates == ["W1 cold", "4", "200", "400", "40%", "500", "50%", "200", "20%", "30%"]
-    assert shares[:4] == ["W1 cold", "1.00", "50.0%", "20.0%"]
-    assert shares[4].startswith("5.0% (swiglu 5.0%, label_logits 1.0%")
-    assert shares[5:] == ["5.0%", "5.0%", "15.0%"]
-
-
-def test_sweep_is_explained_by_attention() -> None:
-    walls = {"250": 1.0, "500": 1.5, "1000": 2.5}
-    attend = OperationCost(1.0, 1, COST.attention_flop(24) * 1000 * 20)
-    profile = Profile(operations={"attend": attend}, stages=dict.fromkeys(("prefill",), 1.0), steps=1)
-    stages = {"schedule": 0.0, "prefill": 1.0, "readout": 0.0, "commit": 0.0}
-    records: list[Record] = [RUN, *(phase("ours", wall, workload="SWEEP", name=name) for name, wall in walls.items())]
-    records.append(ProfileRecord("W3", "warm", "ours", 1.0, 900.0, Profile(profile.operations, stages, 1)))
-
-    text = shown(records, ceiling=100.0)
-
-    # 10 rows: 0.1 s, 0.15 s, 0.25 s a row; 150 ms for 750 tokens
-    assert "200 ms more for 1,000 tokens more." in text
-    assert "Attention alone explains 50.0 ms of them" in text
+    assert rates[:5] == ["W1 cold", "ours", "1", "4", "200"]
+    assert rates[5:] == ["400 (400–400)", "40%", "500 (500–500)", "50%", "200 (200–200)", "20%", "30%"]
+    assert shares[:5] == ["W1 cold", "ours", "1.00", "50.0%", "20.0%"]
+    assert shares[5].startswith("5.0% (swiglu 5.0%, label_logits 1.0%")
+    assert shares[6:] == ["5.0%", "5.0%", "15.0%"]
 
 
 def test_memory_is_held_against_its_parts() -> None:
@@ -168,13 +148,14 @@ def test_memory_is_held_against_its_parts() -> None:
         kv_bytes_per_token=64,
         kv_bytes_by_formula=64,
         requests=(1, 2, 3, 4),
+        computed=(1 << 20,) * 4,
         resident_bytes=(300 << 20, 420 << 20, 440 << 20, (440 << 20) + 64),
     )
 
     text = shown([RUN, record], ceiling=100.0)
 
     assert rows_of(text, "## Memory")[-1] == ["resident after 4 requests", "440.0"]
-    assert "Resident ÷ sum: 1.10. Growth over the second half: 64 bytes a request." in text
+    assert "Largest resident set ÷ sum: 1.10. Growth over the second half of the requests: 64 bytes." in text
 
 
 def test_faults_are_loud_and_their_absence_is_said() -> None:
@@ -206,6 +187,16 @@ def test_records_come_back_from_their_file(tmp_path: Path) -> None:
     assert read_records(tmp_path / "new" / "records.jsonl") == wanted
 
 
+def test_run_of_which_nothing_can_be_drawn_leaves_no_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
+    from benchmarks.plot import draw
+
+    drawn = draw([RUN, CalibrationRecord((900.0,))], tmp_path / "picture.png")
+
+    assert not drawn
+    assert not (tmp_path / "picture.png").exists()
+
+
 def test_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture needs matplotlib")
     from benchmarks.plot import draw
@@ -222,6 +213,7 @@ def test_picture_is_drawn(tmp_path: Path) -> None:
 
     records.append(CalibrationRecord((900.0,)))
 
-    draw(records, tmp_path / "picture.png")
+    drawn = draw(records, tmp_path / "picture.png")
 
+    assert drawn
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
