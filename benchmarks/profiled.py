@@ -19,7 +19,7 @@ from torch import Tensor
 
 from benchmarks.messages import OperationCost
 from kernels import load_kernels
-from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SpanTable
+from kernels.api import Activation, AttentionPlan, AttentionShape, KernelSet, LinearOp, SpanTable, SublayerOp
 
 LARGE_ROWS = 512
 
@@ -63,16 +63,28 @@ class ProfiledKernels:
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         """See :meth:`kernels.api.KernelSet.pack_linear`; every use of the result is timed."""
-        packed = self._inner.pack_linear(weight, bias)
-        flop_per_row = 2 * weight.shape[0] * weight.shape[1]
+        return self._counted(self._inner.pack_linear(weight, bias), weight.numel())
 
-        def linear(x: Tensor) -> Tensor:
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        """See :meth:`kernels.api.KernelSet.pack_normed_linear`; counted as linear, sum and norm included."""
+        return self._counted(self._inner.pack_normed_linear(norm, eps, weight, bias), weight.numel())
+
+    def pack_feed_forward(
+        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        """See :meth:`kernels.api.KernelSet.pack_feed_forward`; counted as linear, all of it."""
+        packed = self._inner.pack_feed_forward(norm, eps, gate_up, down, activation)
+        return self._counted(packed, gate_up.numel() + down.numel())
+
+    def _counted(self, packed: Callable[..., Tensor], weights: int) -> Callable[..., Tensor]:
+        def linear(*tensors: Tensor) -> Tensor:
             began = time.perf_counter()
-            result = packed(x)
+            result = packed(*tensors)
             seconds = time.perf_counter() - began
-            self._add("linear", seconds, flop_per_row * len(x))
-            if len(x) >= LARGE_ROWS:
-                self._add("linear_large", seconds, flop_per_row * len(x))
+            rows = len(result)
+            self._add("linear", seconds, 2 * weights * rows)
+            if rows >= LARGE_ROWS:
+                self._add("linear_large", seconds, 2 * weights * rows)
             return result
 
         return linear

@@ -34,6 +34,15 @@ TRAFFIC = RowSpec(
             queries=(Query(expr=total("scorer_request_duration_seconds_count", by="outcome"), legend="{{outcome}}"),),
         ),
         PanelSpec(
+            title="Errors by code",
+            description="Why were requests without scores? The code is that of the error, in the answer and in "
+            "the log. invalid_value: a client sends something wrong. overloaded, out_of_capacity: which limit refuses.",
+            unit="reqps",
+            kind="stacked",
+            no_value="no errors",
+            queries=(Query(expr=f"{total('scorer_errors_total', by='code')} > 0", legend="{{code}}"),),
+        ),
+        PanelSpec(
             title="Pairs by outcome",
             description="What became of the pairs? non_finite means that the model gave NaN or infinity; failed means "
             "lost with the whole request.",
@@ -93,11 +102,12 @@ CACHE = RowSpec(
         PanelSpec(
             title="Kept and evicted tokens",
             description="Does the cache hold what comes back? Evictions near the rate of kept tokens, with a low hit "
-            "rate, mean that the working set does not fit.",
+            "rate, mean that the working set does not fit. Recomputed tokens were evicted from under a task.",
             unit="si:tok/s",
             queries=(
                 Query(expr=total("scorer_kept_tokens_total"), legend="kept"),
                 Query(expr=total("scorer_evicted_tokens_total"), legend="evicted"),
+                Query(expr=total("scorer_recomputed_tokens_total"), legend="recomputed"),
             ),
         ),
         PanelSpec(
@@ -163,10 +173,10 @@ ENGINE = RowSpec(
             kind="name",
             queries=(
                 Query(
-                    expr="count by (version, model, revision, template, dtype, kv_dtype, kernels) "
+                    expr="count by (version, model, revision, template, dtype, linear_dtype, kv_dtype, kernels) "
                     f"(scorer_build_info{{{TARGET}}})",
-                    legend="{{version}} · {{model}}@{{revision}} · {{template}} · {{dtype}} · KV {{kv_dtype}} "
-                    "· {{kernels}}",
+                    legend="{{version}} · {{model}}@{{revision}} · {{template}} · {{dtype}} · linear {{linear_dtype}} "
+                    "· KV {{kv_dtype}} · {{kernels}}",
                 ),
             ),
         ),

@@ -15,10 +15,10 @@ class EngineConfig:
 
     Args:
         block_size: Token positions per KV block.
-        pool_bytes: Memory for K and V. None sizes the pool from what is free.
-        step_tokens: Most new positions in one forward pass. Exceeded only where rows that follow
-            read positions of the path they share with the step: those are computed with it.
-        max_row_tokens: Longest row that is accepted; None takes the model's context.
+        pool_bytes: Memory for K and V. Where it is not given, a quarter of what is free on a CPU, and
+            85 % on a GPU.
+        step_tokens: Most new positions in one forward pass.
+        max_row_tokens: Longest prompt that is accepted; where it is not given, the model's context.
         max_queued_tokens: New positions that may wait; a single larger task is accepted when
             nothing else waits.
         dtype: Type of weights and activations. ``float32`` is for judging.
@@ -29,7 +29,7 @@ class EngineConfig:
             inputs to 8 bits row by row: faster on a CPU, at a loss in the scores.
         device: Where weights and KV live. ``cuda`` takes the current CUDA device.
         kernels: Which kernel set runs a step. ``auto``: ``triton`` on CUDA, ``cpu`` on a CPU.
-        num_threads: Threads of the tensor library; None takes the processors that the process (and
+        num_threads: Threads of the tensor library; where it is not given, the processors that the process (and
             its container) may use.
 
     Raises:

@@ -61,14 +61,16 @@ def count_blocks(model: ModelConfig, config: EngineConfig, *, free_bytes: int) -
     """How many blocks the pool gets: what the operator gave, or a share of what is free.
 
     Raises:
-        DeviceError: not even one block fits, or a GPU has less memory than the operator gave.
+        DeviceError: not even one block fits, or less memory is free than the operator gave. A CPU's
+            would be taken page by page as the pool fills, and end the process then.
     """
     block_bytes = model.kv_bytes_per_token(*config.kv_widths) * config.block_size
     wanted = (
         config.pool_bytes if config.pool_bytes is not None else int(free_bytes * _SHARE_OF_FREE_MEMORY[config.device])
     )
-    if config.device == "cuda" and wanted > free_bytes:
-        raise DeviceError(f"pool_bytes is {wanted}; {free_bytes} bytes of the GPU are free beside the weights")
+    if wanted > free_bytes:
+        where = "GPU" if config.device == "cuda" else "host"
+        raise DeviceError(f"pool_bytes is {wanted}; {free_bytes} bytes of the {where} are free beside the weights")
     if wanted < block_bytes:
         raise DeviceError(f"the KV pool has {wanted} bytes; one block of {config.block_size} tokens is {block_bytes}")
     return wanted // block_bytes

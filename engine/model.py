@@ -14,18 +14,21 @@ from engine.model_config import LayerAttention, ModelConfig
 from engine.readout import LmHead
 from engine.rotary import Rotary
 from engine.weights import LayerWeights, ModelWeights
-from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp
+from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SublayerOp
+from kernels.composed import feed_forward, normed_linear
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     shape: AttentionShape
     rotary: Rotary
-    qkv: LinearOp
+    qkv: SublayerOp
     attention_out: LinearOp
-    gate_up: LinearOp
-    down: LinearOp
-    norms: LayerWeights  # of which only the norms are read here
+    feed_forward: SublayerOp
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    attention_out_norm: Tensor | None
+    feed_forward_out_norm: Tensor | None
 
 
 _Turn: TypeAlias = tuple[Tensor, Tensor]
@@ -48,7 +51,7 @@ class Decoder:
     ) -> None:
         self._config = config
         self._kernels = kernels
-        self._pack = kernels.pack_linear_int8 if int8_linear else kernels.pack_linear
+        self._int8 = int8_linear
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
         self.head = LmHead(weight=weights.head, soft_cap=config.logit_soft_cap)
@@ -56,8 +59,8 @@ class Decoder:
         self._layers = [self._prepare(attention, layer) for attention, layer in pairs]
         width, last = config.num_heads * config.head_dim, weights.layers[-1]
         bias = last.qkv_bias
-        self._last_query = self._pack(last.qkv[:width], None if bias is None else bias[:width])
-        self._last_key_value = self._pack(last.qkv[width:], None if bias is None else bias[width:])
+        self._last_query = self._normed(last, last.qkv[:width], None if bias is None else bias[:width])
+        self._last_key_value = self._normed(last, last.qkv[width:], None if bias is None else bias[width:])
         self.device = weights.embedding.device
         # rounded to the dtype of what it multiplies, as models with a scale were trained
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self._embedding.dtype, device=self.device)
@@ -79,12 +82,31 @@ class Decoder:
         return _Layer(
             shape=shape,
             rotary=attention.rotary,
-            qkv=self._pack(layer.qkv, layer.qkv_bias),
+            qkv=self._normed(layer, layer.qkv, layer.qkv_bias),
             attention_out=self._pack(layer.attention_out, layer.attention_out_bias),
-            gate_up=self._pack(layer.gate_up),
-            down=self._kernels.pack_linear(layer.down),
-            norms=layer,
+            feed_forward=self._feed_forward(layer),
+            query_norm=layer.query_norm,
+            key_norm=layer.key_norm,
+            attention_out_norm=layer.attention_out_norm,
+            feed_forward_out_norm=layer.feed_forward_out_norm,
         )
+
+    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        return self._kernels.pack_linear_int8(weight, bias) if self._int8 else self._kernels.pack_linear(weight, bias)
+
+    def _normed(self, layer: LayerWeights, weight: Tensor, bias: Tensor | None) -> SublayerOp:
+        """A linear layer of the normed input of ``layer``."""
+        norm, eps = layer.input_norm, self._config.rms_norm_eps
+        if self._int8:
+            return normed_linear(self._kernels, norm, eps, self._pack(weight, bias))
+        return self._kernels.pack_normed_linear(norm, eps, weight, bias)
+
+    def _feed_forward(self, layer: LayerWeights) -> SublayerOp:
+        kernels, norm, eps = self._kernels, layer.feed_forward_norm, self._config.rms_norm_eps
+        if self._int8:
+            gate_up, down = self._pack(layer.gate_up), kernels.pack_linear(layer.down)
+            return feed_forward(kernels, norm, eps, gate_up, down, self._config.activation)
+        return kernels.pack_feed_forward(norm, eps, layer.gate_up, layer.down, self._config.activation)
 
     @property
     def shapes(self) -> set[AttentionShape]:
@@ -106,32 +128,31 @@ class Decoder:
         Returns:
             ``[R, d]`` float32: hidden states of the rows that are read, after the final norm.
         """
-        kernels, eps = self._kernels, self._config.rms_norm_eps
+        kernels = self._kernels
         update = self._embed(batch.tokens)
         stream = torch.zeros(update.shape, device=self.device)  # the residual stream; layers add to it
         turns = {rotary: (cos[batch.positions], sin[batch.positions]) for rotary, (cos, sin) in self._tables.items()}
         plan = kernels.plan(batch.spans)
         for index, layer in enumerate(self._layers[:-1]):
-            h = kernels.add_rms_norm(stream, update, layer.norms.input_norm, eps)
-            query, key, value = self._split(layer.qkv(h))
+            query, key, value = self._split(layer.qkv(stream, update))
             turn = turns[layer.rotary]
-            query, key = self._place(query, layer.norms.query_norm, turn), self._place(key, layer.norms.key_norm, turn)
+            query, key = self._place(query, layer.query_norm, turn), self._place(key, layer.key_norm, turn)
             attended = self._attend(index, query, key, value, batch, pool, plan)
-            update = self._feed_forward(layer, stream, layer.attention_out(attended))
-        h = kernels.add_rms_norm(stream, update, self._layers[-1].norms.input_norm, eps)
-        return self._last_layer(stream[batch.read_rows], h, batch, pool, turns[self._layers[-1].rotary])
+            update = self._after_attention(layer, stream, attended)
+        return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary])
 
-    def _last_layer(self, stream: Tensor, h: Tensor, batch: ExtendBatch, pool: KvPool, turn: _Turn) -> Tensor:
+    def _last_layer(self, stream: Tensor, update: Tensor, batch: ExtendBatch, pool: KvPool, turn: _Turn) -> Tensor:
         kernels, config, layer, index = self._kernels, self._config, self._layers[-1], len(self._layers) - 1
-        key, value = self._last_key_value(h).view(len(h), 2, config.num_kv_heads, config.head_dim).unbind(1)
-        key = self._place(key, layer.norms.key_norm, turn)
         read = batch.read_rows
-        query = self._last_query(h[read]).view(len(read), config.num_heads, config.head_dim)
-        query = self._place(query, layer.norms.query_norm, (turn[0][read], turn[1][read]))
+        read_stream, read_update = stream[read], update[read]
+        key, value = self._last_key_value(stream, update).view(-1, 2, config.num_kv_heads, config.head_dim).unbind(1)
+        key = self._place(key, layer.key_norm, turn)
+        query = self._last_query(read_stream, read_update).view(len(read), config.num_heads, config.head_dim)
+        query = self._place(query, layer.query_norm, (turn[0][read], turn[1][read]))
         plan = kernels.plan(batch.read_spans)
         attended = self._attend(index, query, key, value, batch, pool, plan)
-        update = self._feed_forward(layer, stream, layer.attention_out(attended))
-        return kernels.rms_norm(stream + update, self._final_norm, config.rms_norm_eps)
+        update = self._after_attention(layer, read_stream, attended)
+        return kernels.rms_norm(read_stream + update, self._final_norm, config.rms_norm_eps)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         rows = self._embedding[tokens]
@@ -165,16 +186,15 @@ class Decoder:
             return query.flatten(1)
         return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._layers[index].shape).flatten(1)
 
-    def _feed_forward(self, layer: _Layer, stream: Tensor, update: Tensor) -> Tensor:
-        """What the feed-forward part gives, after ``update``, the part of attention, went into ``stream``."""
-        kernels, norms, eps = self._kernels, layer.norms, self._config.rms_norm_eps
-        if norms.attention_out_norm is not None:
-            update = kernels.rms_norm(update, norms.attention_out_norm, eps)
-        h = kernels.add_rms_norm(stream, update, norms.feed_forward_norm, eps)
-        gate_up = layer.gate_up(h)
-        update = layer.down(kernels.swiglu(gate_up) if self._config.activation == "silu" else kernels.geglu(gate_up))
-        if norms.feed_forward_out_norm is not None:
-            update = kernels.rms_norm(update, norms.feed_forward_out_norm, eps)
+    def _after_attention(self, layer: _Layer, stream: Tensor, attended: Tensor) -> Tensor:
+        """What the feed-forward part gives, after the part of attention went into ``stream``."""
+        kernels, eps = self._kernels, self._config.rms_norm_eps
+        update = layer.attention_out(attended)
+        if layer.attention_out_norm is not None:
+            update = kernels.rms_norm(update, layer.attention_out_norm, eps)
+        update = layer.feed_forward(stream, update)
+        if layer.feed_forward_out_norm is not None:
+            update = kernels.rms_norm(update, layer.feed_forward_out_norm, eps)
         return update
 
 

@@ -28,6 +28,8 @@ ANSWER_S = 120.0
 STOP_S = 40.0
 PORT_ATTEMPTS = 3
 COUNTERS = ("prompt", "cached", "shared", "computed")
+RIGHT = {"Sulli", "Welcome to the Show (TV series)"}
+"""Passages of ``rerank.json`` that the data set marks as supporting the answer."""
 
 
 class DemoFailed(Exception):
@@ -208,7 +210,8 @@ def show_rerank(service: Service) -> Tokens:
     print(f"\n1. {len(passages)} passages for one query, {wall_ms:.0f} ms")
     print(f"   {request['queries'][0]}\n")
     for place, passage in enumerate(passages, start=1):
-        print(f"   {place:>2}  {passage['score']:8.3f}  {passage['document_id']}")
+        mark = "  <- supports the answer" if passage["document_id"] in RIGHT else ""
+        print(f"   {place:>2}  {passage['score']:8.3f}  {passage['document_id']}{mark}")
     print(f"\n   The score is the mean log-probability of the query's tokens after the passage ({reply['template']}).")
     return tokens_of(reply)
 

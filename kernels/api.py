@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,14 @@ BoolArray = npt.NDArray[np.bool_]
 
 LinearOp = Callable[[Tensor], Tensor]
 """Maps ``[T, in]`` to ``[T, out]`` in the dtype of its input."""
+
+SublayerOp = Callable[[Tensor, Tensor], Tensor]
+"""Takes the residual stream ``[T, d]`` float32, dense, and an update ``[T, d]``: adds the update
+to the stream in place, norms the sum, and gives what it makes of that, ``[T, out]`` in the dtype
+of the update."""
+
+Activation = Literal["silu", "gelu_tanh"]
+"""What opens a gate."""
 
 
 class KernelInputError(ValueError):
@@ -71,7 +79,8 @@ class SpanTable:
     A query sees key ``j`` of its span unless ``causal[m]`` is set and the key's position is
     greater than its own. Every query row has exactly one causal span: its own trie node.
 
-    Spans are sorted by nothing in particular; key sets of the spans of one query are disjoint.
+    Spans are sorted by nothing in particular. The keys of the spans of one query stand at the positions
+    from 0 on, each once and without a gap: a span begins at 0 or where another ends whose rows hold its own.
     """
 
     positions: IntArray  # [Q] absolute position (0-based) of each query row
@@ -159,6 +168,22 @@ class KernelSet(Protocol):
 
         Raises:
             KernelInputError: ``has_int8_linear`` is false.
+        """
+        ...
+
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        """:meth:`add_rms_norm` with ``norm`` [in], then the linear layer of ``weight`` [out, in] and ``bias`` [out]."""
+        ...
+
+    def pack_feed_forward(
+        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        """:meth:`add_rms_norm`, then a gated feed-forward part.
+
+        Args:
+            norm: ``[d]``.
+            gate_up: ``[2F, d]``, gate first.
+            down: ``[d, F]``.
         """
         ...
 

@@ -26,6 +26,7 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
 )
+from kernels.spans import previous_spans
 
 Dim = int | str
 """A wanted extent: a number, or a letter that stands for any number."""
@@ -97,6 +98,15 @@ def check_linear(weight: Tensor, bias: Tensor | None) -> None:
     if bias is not None:
         _check_shape("bias", bias, [weight.shape[0]])
         _check_device([("weight", weight), ("bias", bias)])
+
+
+def check_feed_forward(norm: Tensor, gate_up: Tensor, down: Tensor) -> None:
+    """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]."""
+    check_linear(gate_up, None)
+    _check_shape("gate_up", gate_up, [2 * down.shape[1], len(down)])
+    check_linear(down, None)
+    _check_shape("norm", norm, [len(down)])
+    _check_device([("norm", norm), ("gate_up", gate_up), ("down", down)])
 
 
 def check_store_kv(
@@ -222,6 +232,9 @@ def check_spans(table: SpanTable) -> SpanReach:
     if len(table.block_ids) and table.block_ids.min() < 0:
         raise KernelInputError(f"block_ids: at least 0 wanted, got {table.block_ids.min()}")
     _check_one_causal_span(table)
+    some = table.query_lo < table.query_hi
+    gap = some & (table.key_position > 0) & (previous_spans(table) < 0)
+    _refuse_spans(gap, table.key_position, "key_position: 0 or the end of another span of the same rows")
     return SpanReach(
         fresh_rows=int(key_hi[~pool].max(initial=0)),
         slots=(int(table.block_ids.max(initial=-1)) + 1) * table.block_size,

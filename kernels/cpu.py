@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels import checks
 from kernels.api import (
     CODE_LIMIT,
+    Activation,
     AttentionPlan,
     AttentionShape,
     KernelInputError,
@@ -19,11 +20,13 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
     StepSize,
+    SublayerOp,
 )
+from kernels.composed import feed_forward, normed_linear
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
-from kernels.native import AttentionWork, NativeOps, cut
+from kernels.native import AttentionWork, NativeLinear, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
 
 _VOCABULARY_CHUNK = 8192
@@ -58,8 +61,8 @@ class CpuPlan:
 class CpuKernels:
     """Implements :class:`kernels.api.KernelSet` with operations that PyTorch fuses on a CPU.
 
-    On bfloat16, attention and elementwise operations run natively where :mod:`kernels.native`
-    could be built.
+    On bfloat16, operations run natively where :mod:`kernels.native` could be built. With AMX
+    (``name`` is ``cpu-amx``) a row has the same bits in every step.
     Judge: ``kernels.reference.ReferenceKernels``.
     """
 
@@ -72,7 +75,7 @@ class CpuKernels:
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
         self._packs = packing_works()
-        self.name = "cpu" if native is None else "cpu-native"
+        self.name = "cpu" if native is None else "cpu-native" if native.linear is None else "cpu-amx"
 
     def warm_up(
         self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
@@ -82,10 +85,54 @@ class CpuKernels:
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
+        if (native := self._native_linear(weight)) is not None:
+            width, packed, bias = len(weight), native.pack(weight), None if bias is None else bias.float()
+            return lambda x: native.run(x, packed, width, bias=bias)
         if self._packs and weight.dtype == torch.bfloat16:
             return PackedLinear(weight, bias)
         dense = weight.contiguous()
         return lambda x: F.linear(x, dense, bias)
+
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        checks.check_linear(weight, bias)
+        if (native := self._native_linear(weight)) is None:
+            return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
+        width, packed, bias = len(weight), native.pack(weight), None if bias is None else bias.float()
+        norm = norm.float()
+
+        def run(stream: Tensor, update: Tensor) -> Tensor:
+            checks.check_add_rms_norm(stream, update, norm)
+            return native.run(update, packed, width, stream=stream, norm=norm, eps=eps, bias=bias)
+
+        return run
+
+    def pack_feed_forward(
+        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        checks.check_feed_forward(norm, gate_up, down)
+        if (native := self._native_linear(gate_up)) is None:
+            return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
+        inner, width, norm = down.shape[1], len(down), norm.float()
+        first, second = native.pack(gate_up, gated=True), native.pack(down)
+
+        def run(stream: Tensor, update: Tensor) -> Tensor:
+            checks.check_add_rms_norm(stream, update, norm)
+            return native.run(
+                update,
+                first,
+                width,
+                stream=stream,
+                norm=norm,
+                eps=eps,
+                second=second,
+                inner=inner,
+                activation=activation,
+            )
+
+        return run
+
+    def _native_linear(self, weight: Tensor) -> NativeLinear | None:
+        return None if self._native is None or weight.dtype != torch.bfloat16 else self._native.linear
 
     def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
@@ -175,11 +222,15 @@ class CpuKernels:
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids, soft_cap)
+        if self._native is not None and head.dtype == torch.bfloat16 and head.is_contiguous():
+            return _cap(self._native.label_logits(hidden.contiguous(), head, label_ids.contiguous()), soft_cap)
         columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, head.shape[1])
         return _cap(torch.einsum("rd,rcd->rc", hidden, columns), soft_cap)
 
     def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_log_sum_exp(hidden, head, soft_cap)
+        if (native := self._native_linear(head)) is not None and head.is_contiguous():
+            return native.log_sum_exp(hidden.contiguous(), head, soft_cap)
         total = torch.full((len(hidden),), -torch.inf)
         for start in range(0, len(head), _VOCABULARY_CHUNK):
             logits = _cap(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)

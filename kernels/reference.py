@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels import checks
 from kernels.api import (
     CODE_LIMIT,
+    Activation,
     AttentionPlan,
     AttentionShape,
     BoolArray,
@@ -25,7 +26,9 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
     StepSize,
+    SublayerOp,
 )
+from kernels.composed import feed_forward, normed_linear
 
 _VOCABULARY_CHUNK = 8192
 
@@ -77,6 +80,15 @@ class ReferenceKernels:
             return (product if bias is None else product + bias.float()).to(x.dtype)
 
         return linear
+
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
+
+    def pack_feed_forward(
+        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        checks.check_feed_forward(norm, gate_up, down)
+        return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

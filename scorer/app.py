@@ -7,30 +7,33 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from litestar import Litestar, Request, Response
 from litestar.config.compression import CompressionConfig
 from litestar.exceptions import HTTPException
 
-from engine import EngineObserver
+from engine import CheckpointError, DeviceError, EngineObserver
 from scorer.calibration.calibration import CalibrationError, check_calibration, read_calibration
 from scorer.dialects.rerank_routes import rerank_routes
 from scorer.dialects.routes import ScoringGate, score_route
 from scorer.dialects.score_routes import score_routes
 from scorer.errors import INTERNAL, answer_for, failure_of
-from scorer.fetch import DEFAULT_MODEL, find_adapter, find_model
+from scorer.fetch import DEFAULT_MODEL, ModelNotFoundError, find_adapter, find_model
 from scorer.generation.route import UNCOMPRESSED, generate_route
 from scorer.generation.service import GenerationService
 from scorer.http.admission import Admission
+from scorer.http.callers import Callers, read_key_file
 from scorer.http.edge import Edge, error_forms
 from scorer.http.pages import page_routes
 from scorer.http.probes import probe_routes
 from scorer.http.request_record import record_of
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
+from scorer.offline.pair_lines import InputError
 from scorer.scoring.prompts import PromptBuilder
 from scorer.scoring.raw_texts import RawTexts
 from scorer.selftest import self_test
@@ -42,8 +45,12 @@ from scorer.templates.registry import TemplateError, builtin_templates, find_tem
 from scorer.tokens.text_tokens import TextMemo
 from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
 from scorer.version import package_version
+from scorer.warm_file import warm_cache
 
 _LOG = logging.getLogger(__name__)
+
+LOAD_ERRORS: Final = (ModelNotFoundError, CheckpointError, DeviceError, TemplateError, CalibrationError)
+"""What stands in the way of a model and is the operator's to change; the message says all there is to say."""
 
 # Most clients accept gzip unasked, also those beside the service: only what is worth it, and lightly.
 _COMPRESS_BYTES = 64 * 1024
@@ -60,19 +67,28 @@ class Application:
 
 
 def build_application(
-    settings: Settings, metrics: Metrics, load: Callable[[], LoadedModel], *, test: Callable[[LoadedModel], str | None]
+    settings: Settings,
+    metrics: Metrics,
+    load: Callable[[], LoadedModel],
+    *,
+    test: Callable[[LoadedModel], str | None],
 ) -> Application:
     """Wire the service around whatever ``load`` gives.
 
     Args:
         load: Called in a thread when the application starts.
         test: Why the loaded model must not be trusted, or None.
+
+    Raises:
+        KeyFileError: the file of keys that the settings name cannot be used.
     """
     host = ModelHost(
         load,
         test,
         require_self_test=settings.self_test == "require",
         on_loaded=lambda model, passed: _publish(metrics, model, passed=passed),
+        warm=None if settings.warm_file is None else partial(warm_cache, Path(settings.warm_file)),
+        expected=(*LOAD_ERRORS, InputError),
     )
     admission = Admission(max_requests=settings.max_concurrent_requests, max_buffered_bytes=settings.max_buffered_bytes)
     service = ScoringService(
@@ -84,6 +100,10 @@ def build_application(
     )
     generations = GenerationService(host=host, metrics=metrics, request_timeout_s=settings.request_timeout_s)
     gate = ScoringGate(
+        callers=Callers(
+            keys=None if settings.api_keys_file is None else read_key_file(Path(settings.api_keys_file)),
+            header=settings.tenant_header,
+        ),
         service=service,
         admission=admission,
         max_body_bytes=settings.max_body_bytes,

@@ -1,6 +1,7 @@
 """The one table from what went wrong to what the client is told.
 
     Refusal                  the service itself refuses the request
+      Unauthenticated        it is not known who is calling
       UnsupportedMedia       the body is not sent as JSON
       BodyTimeout            the body did not arrive in time
       BodyTooLarge           the body is over the limit
@@ -33,7 +34,7 @@ from engine import (
     InvalidTask,
     OutOfCapacity,
 )
-from scorer.metrics import RequestOutcome
+from scorer.metrics import ErrorCode, RequestOutcome
 
 
 class Refusal(Exception):
@@ -63,6 +64,10 @@ class Refusal(Exception):
         self.value = value
         self.limit = limit
         self.retry_after_s = retry_after_s
+
+
+class Unauthenticated(Refusal):
+    """It is not known who is calling, and this service has to know."""
 
 
 class UnsupportedMedia(Refusal):
@@ -116,12 +121,13 @@ class Answer:
     """How one kind of error is reported."""
 
     status: int
-    code: str
+    code: ErrorCode
     outcome: RequestOutcome
 
 
 ANSWERS: dict[type[Exception], Answer] = {
     MalformedBody: Answer(400, "malformed_json", "invalid"),
+    Unauthenticated: Answer(401, "unauthenticated", "invalid"),
     UnknownModel: Answer(404, "model_not_found", "invalid"),
     BodyTimeout: Answer(408, "body_timeout", "invalid"),
     BodyTooLarge: Answer(413, "body_too_large", "invalid"),
@@ -182,6 +188,8 @@ def failure_of(error: Exception, *, request_id: str) -> Failure:
     headers: dict[str, str] = {}
     if retryable and answer.status in {429, 503}:
         headers["retry-after"] = str(max(1, math.ceil(getattr(error, "retry_after_s", None) or 1.0)))
+    if answer.status == 401:
+        headers["www-authenticate"] = "Bearer"
     if answer.status in {408, 413}:
         headers["connection"] = "close"  # what is left of the body is not worth waiting for
     return Failure(

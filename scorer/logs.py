@@ -45,6 +45,9 @@ def log_request(record: RequestRecord, *, route: str, status: int) -> None:
     """One line for a finished request; probes and pages only at debug level."""
     fields: dict[str, object] = {
         "request_id": record.request_id,
+        "trace_id": record.trace.trace_id if record.trace else None,
+        "parent_span_id": record.trace.span_id if record.trace else None,
+        "tenant": record.tenant,
         "method": record.method,
         "route": route,
         "status": status,

@@ -41,6 +41,32 @@ ItemOutcome: TypeAlias = Literal[
     "failed",  # lost with its request
 ]
 
+ErrorCode: TypeAlias = Literal[
+    "malformed_json",
+    "unauthenticated",
+    "model_not_found",
+    "body_timeout",
+    "body_too_large",
+    "unsupported_media_type",
+    "invalid_value",
+    "invalid_task",
+    "overloaded",
+    "out_of_capacity",
+    "client_closed_request",
+    "non_finite_score",
+    "not_ready",
+    "engine_closed",
+    "engine_fault",
+    "model_failed_to_load",
+    "device_unusable",
+    "deadline_exceeded",
+    "internal_error",
+    "not_found",
+    "method_not_allowed",
+    "other",  # whatever else the web framework refuses by itself
+]
+"""Why a request was not answered with scores; the code of its error in the native form."""
+
 LATENCY_BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
@@ -84,14 +110,18 @@ class Metrics:
         self._stages = histogram(
             "scorer_stage_duration_seconds", "Time an answered request spent in each stage.", seconds, "stage"
         )
+        self._errors = counter("scorer_errors_total", "Requests that were answered with an error, by its code.", "code")
         self._items = counter("scorer_items_total", "Pairs that were asked for, by what became of them.", "outcome")
 
         self._tasks = counter("scorer_tasks_total", "Tasks that the engine ended, by how they ended.", "end")
         self._task_rows = histogram("scorer_task_rows", "Rows of a task given to the engine.", _ROW_BUCKETS)
         self._prompt = counter("scorer_prompt_tokens_total", "Tokens of all rows: cached, shared and computed.")
         self._cached = counter("scorer_cached_tokens_total", "Prompt tokens whose keys and values were in the cache.")
-        self._shared = counter("scorer_shared_tokens_total", "Prompt tokens computed once for another row of a batch.")
+        self._shared = counter("scorer_shared_tokens_total", "Prompt tokens computed once for another row.")
         self._computed = counter("scorer_computed_tokens_total", "Prompt tokens that the model ran.")
+        self._recomputed = counter(
+            "scorer_recomputed_tokens_total", "Tokens run again: they were evicted while their task was under way."
+        )
 
         self._generated = counter("scorer_generated_tokens_total", "Tokens that answers of generations consist of.")
 
@@ -104,6 +134,7 @@ class Metrics:
 
         # Series that exist from the start: an increase from nothing is invisible to rate().
         _expect(self._stages, Stage)
+        _expect(self._errors, ErrorCode)
         _expect(self._items, ItemOutcome)
         _expect(self._tasks, TaskEnd)
 
@@ -129,6 +160,7 @@ class Metrics:
         self._cached.inc(stats.cached_tokens)
         self._shared.inc(stats.shared_tokens)
         self._computed.inc(stats.computed_tokens)
+        self._recomputed.inc(stats.recomputed_tokens)
         self._generated.inc(stats.generated_tokens)
 
     def observe_request(self, *, route: str, outcome: RequestOutcome, seconds: float) -> None:
@@ -139,6 +171,10 @@ class Metrics:
             seconds: Arrival to answer handed to the server.
         """
         self._requests.labels(route, outcome).observe(seconds)
+
+    def count_error(self, code: str) -> None:
+        """Count a request whose answer is an error, or whose stream ended in one."""
+        self._errors.labels(code if code in get_args(ErrorCode) else "other").inc()
 
     def observe_stage(self, stage: Stage, seconds: float) -> None:
         """Record one stage of a request that was answered with at least one score."""

@@ -44,14 +44,14 @@ class LoadedModel:
         """The calibration of a template, if there is one."""
         return self.calibration if self.calibration and self.calibration.template == template else None
 
-    @property
-    def namespace(self) -> str:
-        return namespace_of(self.engine.info)
+    def namespace_for(self, tenant: str | None, salt: str | None = None) -> str:
+        """Root of the prefix tree for requests of this tenant with this salt."""
+        return salted(namespace_of(self.engine.info, tenant), salt)
 
 
-def namespace_of(info: EngineInfo) -> str:
-    """Root of the prefix tree for requests to this model. Nothing of a request's body enters it."""
-    return info.revision
+def namespace_of(info: EngineInfo, tenant: str | None = None) -> str:
+    """Root of the prefix tree for a tenant's requests to this model. Nothing of a request's body enters it."""
+    return info.revision if tenant is None else f"{info.revision}@{hashlib.sha256(tenant.encode()).hexdigest()}"
 
 
 def salted(namespace: str, salt: str | None) -> str:
@@ -72,6 +72,8 @@ class ModelHost:
         self_test: Why the model must not be trusted, or None. Runs after ``load``.
         require_self_test: Whether a model that failed it stays out of service.
         on_loaded: Told of the model and whether it passed, before it is ready.
+        warm: Fills the cache of a model that is going to be served, after its test.
+        expected: Errors of ``load`` and ``warm`` that explain themselves; any other is logged with its trace.
     """
 
     def __init__(
@@ -81,11 +83,15 @@ class ModelHost:
         *,
         require_self_test: bool,
         on_loaded: Callable[[LoadedModel, bool], None],
+        warm: Callable[[LoadedModel], None] | None = None,
+        expected: tuple[type[Exception], ...] = (),
     ) -> None:
         self._load_model = load
         self._self_test = self_test
         self._require_self_test = require_self_test
         self._on_loaded = on_loaded
+        self._warm = warm
+        self._expected = expected
         self._on_failed: Callable[[], None] | None = None
         self._phase: Phase = "loading"
         self._reason = "the model is loading"
@@ -164,12 +170,24 @@ class ModelHost:
         """Runs in a thread of its own."""
         try:
             model = self._load_model()
-            fault = self._self_test(model)
+            fault = self._examined(model)
         except Exception as error:  # noqa: BLE001  whatever it is, the service has to say why it is not ready
-            _LOG.exception("the model cannot be loaded")
+            trace = None if isinstance(error, self._expected) else error
+            _LOG.error("the model cannot be loaded: %s", error, exc_info=trace)
             _call(loop, self._failed, f"the model cannot be loaded: {error}")
         else:
             _call(loop, self._loaded, model, fault)
+
+    def _examined(self, model: LoadedModel) -> str | None:
+        """What the self-test says; the cache of a model that is served in spite of it is filled."""
+        try:
+            fault = self._self_test(model)
+            if self._warm is not None and (fault is None or not self._require_self_test):
+                self._warm(model)
+        except Exception:
+            model.engine.close(drain_s=0.0)
+            raise
+        return fault
 
     def _loaded(self, model: LoadedModel, fault: str | None) -> None:
         self._model = model

@@ -20,7 +20,7 @@ from scorer.errors import InvalidValue, Refusal
 from scorer.http.admission import Admission
 from scorer.http.request_record import RequestRecord
 from scorer.metrics import Metrics
-from scorer.model_host import LoadedModel, ModelHost, salted
+from scorer.model_host import LoadedModel, ModelHost
 from scorer.scoring.batch import BatchPlan, ItemFault, ScoredBatch
 from scorer.scoring.batch_results import scored_batch
 from scorer.scoring.request_plan import InternalRequest, num_characters, plan_request
@@ -180,7 +180,7 @@ class ScoringService:
             write=lambda batch: dialect.reply(spoken, batch),
             plan=plan,
             partial=dialect.partial,
-            namespace=salted(model.namespace, dialect.salt(spoken)),
+            namespace=model.namespace_for(record.tenant, dialect.salt(spoken)),
             deadline_s=deadline_s,
             tokenise_s=ready_s - began_s,
             ready_s=ready_s,

@@ -1,22 +1,29 @@
 """What an operator says, read once from a mapping of environment variables.
 
 Every setting is ``SCORER_`` plus its name in capitals; two underscores go one level down:
-``SCORER_ENGINE__BLOCK_SIZE`` is ``Settings.engine.block_size``.
+``SCORER_ENGINE__BLOCK_SIZE`` is ``Settings.engine.block_size``. What ends in ``_BYTES`` may be a size
+such as ``4GiB``.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from engine.config import EngineConfig
+from scorer.plan import parse_bytes
 
 PREFIX = "SCORER_"
 OTHERS = frozenset({"SCORER_MODELS_DIR"})
 """Names with our prefix that are not settings of the service: where models are looked for."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 Record = TypeVar("Record")
@@ -31,14 +38,22 @@ class Settings:
     """Checked when made; never written to.
 
     Args:
-        model: Path or name of the model; None is the default model.
+        model: Path or name of the model; the default model where it is not given.
         adapter: Path or name of a LoRA adapter in the format of PEFT, merged into the model.
-        model_name: Name that clients see and may ask for; None takes the checkpoint's.
-        template: ``name``, ``name@version`` or the path of a ``.toml`` file; None takes the one
-            that suits the model.
-        chat_format: How the model marks turns; None finds out from its special tokens.
+        model_name: Name that clients see and may ask for; where it is not given, the checkpoint's.
+        template: ``name``, ``name@version`` or the path of a ``.toml`` file; where it is not given, the
+            one that suits the model.
+        chat_format: How the model marks turns; where it is not given, its special tokens tell.
         calibration: Path of a file that ``scorer calibrate`` wrote for this model.
+        api_keys_file: Path of a file with a line ``TENANT KEY`` for each key; requests for scores need one
+            then. Tenants share no cached prefix.
+        tenant_header: Header in which a gateway names the tenant, where it knows who is calling. It must
+            be one that callers cannot set themselves. Goes without ``api_keys_file``.
+        warm_file: Path of a file of requests, as ``scorer score`` takes them, that are scored before the
+            service is ready, so that their prefixes are in the cache. Goes without tenants.
         memo_tokens: Token ids of texts that are remembered, so that a warm text is not tokenised.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
         max_body_bytes: Largest request body, counted as it arrives.
         max_buffered_bytes: Bodies held in memory at one time, over all connections.
         max_pairs: Most (query, document) pairs of one request.
@@ -51,6 +66,8 @@ class Settings:
             to 5 s more.
         self_test: ``require``: not ready until the golden pairs come out right. ``report``:
             ready all the same; the metric and the log tell.
+        log_level: Least level of what is logged; probes are logged at ``debug``.
+        engine: What the engine is told, under ``SCORER_ENGINE__``.
 
     Raises:
         ValueError: a value is out of its range, or two do not fit together.
@@ -62,6 +79,9 @@ class Settings:
     template: str | None = None
     chat_format: str | None = None
     calibration: str | None = None
+    api_keys_file: str | None = None
+    tenant_header: str | None = None
+    warm_file: str | None = None
     memo_tokens: int = 2_000_000
     host: str = "127.0.0.1"
     port: int = 8080
@@ -86,6 +106,16 @@ class Settings:
         _in_range("max_concurrent_requests", self.max_concurrent_requests, 1, 100_000)
         for name in ("header_timeout_s", "body_timeout_s", "request_timeout_s", "drain_timeout_s"):
             _in_range(name, getattr(self, name), 0.05, 3600.0)
+        if self.tenant_header is not None and self.api_keys_file is not None:
+            raise ValueError(
+                "tenant_header goes without api_keys_file: either a gateway tells who is calling, or a key"
+            )
+        if self.tenant_header is not None and not _HEADER_NAME.fullmatch(self.tenant_header):
+            raise ValueError(f"tenant_header is {self.tenant_header!r}; it must be the name of a header")
+        if self.warm_file is not None and (self.api_keys_file is not None or self.tenant_header is not None):
+            raise ValueError(
+                "warm_file goes without api_keys_file and tenant_header: no tenant would find what it keeps"
+            )
         if self.max_buffered_bytes < self.max_body_bytes:
             raise ValueError(
                 f"max_buffered_bytes is {self.max_buffered_bytes}; "
@@ -103,8 +133,7 @@ def load(environ: Mapping[str, str]) -> Settings:
     names = {name for name in environ if name.startswith(PREFIX)} - OTHERS
     settings = _read(Settings, PREFIX, environ, names)
     if names:
-        known = ", ".join(name for name, _ in _defaults(Settings(), PREFIX))
-        raise SettingsError(f"no setting is called {', '.join(sorted(names))}; the settings are {known}")
+        raise SettingsError(_unknown(sorted(names)))
     return settings
 
 
@@ -120,19 +149,45 @@ def override(settings: Settings, **values: Any) -> Settings:
         raise SettingsError(str(error)) from error
 
 
-def describe() -> str:
-    """Every variable with its default, for ``--help``: one a line."""
-    lines = [f"{name}  [{'unset' if value is None else value}]" for name, value in _defaults(Settings(), PREFIX)]
-    return "\b\nEnvironment, with defaults:\n" + "\n".join(lines)
+@dataclass(frozen=True, slots=True)
+class SettingText:
+    """One variable, as it is explained to people."""
+
+    name: str
+    default: str
+    text: str
 
 
-def _defaults(record: Any, prefix: str) -> Iterator[tuple[str, object]]:
+def explained() -> list[SettingText]:
+    """Every variable with its default and what the docstring of its record says of it."""
+    return [
+        SettingText(PREFIX + path.upper().replace(".", "__"), "unset" if value is None else str(value), text)
+        for path, value, text in _fields(Settings(), "")
+    ]
+
+
+def _unknown(names: list[str]) -> str:
+    known = [setting.name for setting in explained()]
+    meant = [match for name in names for match in get_close_matches(name.upper(), known, n=1)]
+    hint = f"; did you mean {' or '.join(meant)}?" if meant else ";"
+    return f"no setting is called {', '.join(names)}{hint} The settings are {', '.join(known)}"
+
+
+def _fields(record: Any, path: str) -> Iterator[tuple[str, object, str]]:
+    texts = _texts(type(record))
     for each in fields(record):
-        name, value = prefix + each.name.upper(), getattr(record, each.name)
+        value = getattr(record, each.name)
         if is_dataclass(value):
-            yield from _defaults(value, f"{name}__")
+            yield from _fields(value, f"{path}{each.name}.")
         else:
-            yield name, value
+            yield path + each.name, value, texts.get(each.name, "")
+
+
+def _texts(kind: type[Any]) -> dict[str, str]:
+    """What the docstring says of each field, below ``Args:``."""
+    _, _, below = (inspect.getdoc(kind) or "").partition("Args:\n")
+    described = re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)$", below.partition("\n\n")[0], re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text).replace("``", "`") for name, text in described}
 
 
 def _read(kind: type[Record], prefix: str, environ: Mapping[str, str], names: set[str]) -> Record:
@@ -157,9 +212,12 @@ def _convert(name: str, text: str, hint: Any) -> object:
     if not text.strip():
         raise SettingsError(f"{name} is empty; give it a value or leave it out")
     try:
+        if name.endswith("_BYTES") and not text.strip().lstrip("-").isdigit():
+            return parse_bytes(text)
         return msgspec.convert(text, hint, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{name} is {text!r}; it must be {_wanted(hint)}") from error
+    except ValueError as error:
+        wanted = "a number of bytes, or a size such as 4GiB" if name.endswith("_BYTES") else _wanted(hint)
+        raise SettingsError(f"{name} is {text!r}; it must be {wanted}") from error
 
 
 def _wanted(hint: Any) -> str:

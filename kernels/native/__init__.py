@@ -4,13 +4,16 @@ PyTorch's own operations are used where no compiler is at hand or the check fail
 agree within rounding.
 """
 
-from kernels.native.attention import AttentionWork, NativeAttention, cut
+from kernels.native.attention import NativeAttention
+from kernels.native.attention_work import AttentionWork, cut
 from kernels.native.build import build_library, find_library
+from kernels.native.linear import NativeLinear
 from kernels.native.ops import NativeOps, load_native_ops
 
 __all__ = [
     "AttentionWork",
     "NativeAttention",
+    "NativeLinear",
     "NativeOps",
     "build_library",
     "cut",

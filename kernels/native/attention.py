@@ -1,33 +1,31 @@
-"""The attention of ``attention.c`` as an operation on tensors, and how a step is cut for it."""
+"""The attention of ``attention.c`` as an operation on tensors."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.api import AttentionShape, IntArray, SpanTable
+from kernels.api import AttentionShape, SpanTable
+from kernels.native.attention_work import AttentionWork, cut
 
 _LOG = logging.getLogger(__name__)
 
-# Keys are repacked once for each unit that sees them, so many rows a unit are good; and every
-# thread should get a few units.
-_MOST_ROWS = 512
-_LEAST_ROWS = 96
-_UNITS_PER_THREAD = 4
 # head sizes are made of whole vectors
 _LANES = 16
 # results are rounded to bfloat16 once, weights of keys too
 _TOLERANCE = 2.0**-6
 
-_POINTERS = ("query", "key", "value", "key_pool", "value_pool", "out", "units", "items", "positions", "block_ids")
+_POINTERS = (
+    "query", "key", "value", "key_pool", "value_pool", "out",
+    "units", "items", "pieces", "joins", "positions", "block_ids",
+)  # fmt: skip
 _SIZES = (
-    "num_units", "query_stride", "key_stride", "value_stride", "pool_stride", "kv_heads", "group", "head_dim",
-    "block_size", "window",
+    "num_units", "num_joins", "num_shares", "unit_rows", "query_stride", "key_stride", "value_stride", "pool_stride",
+    "kv_heads", "group", "head_dim", "block_size", "window",
 )  # fmt: skip
 
 
@@ -42,60 +40,6 @@ class _Arguments(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionWork:
-    """A step cut into units: runs of query tokens, each with the parts of spans that they see.
-
-    ``units`` [U, 4]: query_lo, query_hi, item_lo, item_hi; most work first.
-    ``items`` [I, 7]: the columns of :class:`kernels.api.SpanTable` with queries cut to the unit:
-    query_lo, query_hi, key_lo, key_tokens, key_position, from_pool, causal.
-    """
-
-    units: IntArray
-    items: IntArray
-    positions: IntArray
-    block_ids: IntArray
-    block_size: int
-    unit_tokens: int
-
-
-def cut(table: SpanTable, *, group: int, kv_heads: int, num_threads: int) -> AttentionWork:
-    """Units of a step for ``group`` query heads to each of ``kv_heads`` KV heads."""
-    fair = table.num_queries * group * kv_heads // (_UNITS_PER_THREAD * num_threads)
-    unit_tokens = max(min(max(fair, _LEAST_ROWS), _MOST_ROWS) // group, 1)
-    spans = np.flatnonzero(table.query_lo < table.query_hi)
-    first = table.query_lo[spans] // unit_tokens
-    count = (table.query_hi[spans] - 1) // unit_tokens - first + 1
-    span = np.repeat(spans, count)
-    unit = np.arange(len(span)) - np.repeat(np.cumsum(count) - count - first, count)
-    order = np.argsort(unit, kind="stable")
-    span, unit = span[order], unit[order]
-    items = np.column_stack(
-        [
-            np.maximum(table.query_lo[span], unit * unit_tokens),
-            np.minimum(table.query_hi[span], (unit + 1) * unit_tokens),
-            table.key_lo[span],
-            table.key_tokens[span],
-            table.key_position[span],
-            table.from_pool[span],
-            table.causal[span],
-        ]
-    ).astype(np.int32)
-    numbers = np.arange(-(-table.num_queries // unit_tokens))
-    bounds = np.searchsorted(unit, np.append(numbers, len(numbers)))
-    low = numbers * unit_tokens
-    units = np.column_stack([low, np.minimum(low + unit_tokens, table.num_queries), bounds[:-1], bounds[1:]])
-    work = np.bincount(unit, weights=(items[:, 1] - items[:, 0]) * items[:, 3], minlength=len(numbers))
-    return AttentionWork(
-        units=units[np.argsort(-work, kind="stable")].astype(np.int32),
-        items=items,
-        positions=np.ascontiguousarray(table.positions),
-        block_ids=np.ascontiguousarray(table.block_ids),
-        block_size=table.block_size,
-        unit_tokens=unit_tokens,
-    )
-
-
 class NativeAttention:
     """Attention in bfloat16 on processors with AVX512-BF16; AMX where there is that too.
 
@@ -105,7 +49,7 @@ class NativeAttention:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._attend = library.attend
-        self._attend.argtypes, self._attend.restype = [ctypes.POINTER(_Arguments), ctypes.c_int64], ctypes.c_int
+        self._attend.argtypes, self._attend.restype = [ctypes.POINTER(_Arguments)], ctypes.c_int
 
     @staticmethod
     def takes(*tensors: Tensor) -> bool:
@@ -134,39 +78,46 @@ class NativeAttention:
         group = shape.num_heads // shape.num_kv_heads
         arguments = _Arguments(
             *(tensor.data_ptr() for tensor in (query, key, value, key_pool, value_pool, out)),
-            *(array.ctypes.data for array in (work.units, work.items, work.positions, work.block_ids)),
-            len(work.units), query.stride(0), key.stride(0), value.stride(0), key_pool.stride(0),
+            *(
+                array.ctypes.data
+                for array in (work.units, work.items, work.pieces, work.joins, work.positions, work.block_ids)
+            ),
+            len(work.units), len(work.joins), work.num_shares, work.unit_tokens * group,
+            query.stride(0), key.stride(0), value.stride(0), key_pool.stride(0),
             shape.num_kv_heads, group, shape.head_dim, work.block_size, shape.window or 0,
             shape.scale, shape.soft_cap or 0.0,
         )  # fmt: skip
-        if self._attend(ctypes.byref(arguments), work.unit_tokens * group):
+        if self._attend(ctypes.byref(arguments)):
             raise MemoryError("a thread found no memory for the workspace of attention")
         return out
 
 
 def load_native_attention(library: ctypes.CDLL) -> NativeAttention | None:
-    """The attention of a library, or None where it has none or does not agree with PyTorch."""
+    """The attention of a library, or None where it has none or does not agree with PyTorch and with itself."""
     if not hasattr(library, "attend"):
         return None
     attention = NativeAttention(library)
     if not _agrees(attention):
-        _LOG.warning("native attention disagrees with PyTorch on this processor and is not used")
+        _LOG.warning("native attention is not as it should be on this processor and is not used")
         return None
     return attention
 
 
 def _agrees(attention: NativeAttention) -> bool:
-    """Compare on a prefix of 300 keys in scattered blocks, not at the start of one, and a row of 40 tokens behind."""
+    """Compare on a prefix of 600 keys in scattered blocks, not at the start of one, and a row of 40 tokens behind.
+
+    One thread that does it all must give the bits of many that have a stretch of keys each.
+    """
     rng = torch.Generator().manual_seed(0)
-    prefix, offset, tokens, block, group, kv_heads, dim = 300, 5, 40, 16, 3, 2, 80
+    prefix, offset, tokens, block, group, kv_heads, dim = 600, 5, 40, 16, 3, 2, 80
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=rng).bfloat16()
 
     query = random(tokens, kv_heads * group, dim)
     key, value = (random(tokens, kv_heads, dim) for _ in range(2))
-    key_pool, value_pool = (random(kv_heads, 40 * block, dim) for _ in range(2))
-    blocks = torch.randperm(40, generator=rng)[: -(-(offset + prefix) // block)]
+    key_pool, value_pool = (random(kv_heads, 60 * block, dim) for _ in range(2))
+    blocks = torch.randperm(60, generator=rng)[: -(-(offset + prefix) // block)]
     table = SpanTable(
         positions=np.arange(prefix, prefix + tokens, dtype=np.int32),
         query_lo=np.array([0, 0], dtype=np.int32),
@@ -180,8 +131,13 @@ def _agrees(attention: NativeAttention) -> bool:
         block_size=block,
     )
     shape = AttentionShape(num_heads=kv_heads * group, num_kv_heads=kv_heads, head_dim=dim, scale=dim**-0.5)
-    work = cut(table, group=group, kv_heads=kv_heads, num_threads=1)
-    got = attention(query, key, value, key_pool, value_pool, work, shape)
+    got, of_many = (
+        attention(
+            query, key, value, key_pool, value_pool,
+            cut(table, group=group, kv_heads=kv_heads, num_threads=num_threads), shape,
+        )
+        for num_threads in (1, 64)
+    )  # fmt: skip
 
     slots = (blocks[:, None] * block + torch.arange(block)).flatten()[offset : offset + prefix]
     keys, values = (
@@ -192,4 +148,4 @@ def _agrees(attention: NativeAttention) -> bool:
     scores = torch.einsum("qhd,hkd->hqk", query.float(), keys) * shape.scale
     weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     wanted = torch.einsum("hqk,hkd->qhd", weights, values)
-    return torch.allclose(got.float(), wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
+    return torch.equal(got, of_many) and torch.allclose(got.float(), wanted, rtol=_TOLERANCE, atol=_TOLERANCE)

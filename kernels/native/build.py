@@ -19,7 +19,9 @@ from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("elementwise.c", "attention.c"))
+_FOLDER = Path(__file__).parent
+SOURCES = tuple(_FOLDER / name for name in ("elementwise.c", "attention.c", "linear.c", "vocabulary.c"))
+HEADERS = (_FOLDER / "tiles.h",)
 PREBUILT = Path(__file__).with_name("prebuilt")
 _COMPILERS = ("cc", "gcc", "clang")
 # What -ffast-math allows but for NaN and infinity; that flag itself would link code that turns
@@ -42,8 +44,8 @@ class Level:
 X86_LEVELS = (
     Level(
         "x86-64-v4-amx",
-        ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-        _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
+        ("-march=x86-64-v4", "-mprfchw", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        _AVX512 | {"3dnowprefetch", "avx512_bf16", "amx_tile", "amx_bf16"},
     ),
     Level("x86-64-v4-bf16", ("-march=x86-64-v4", "-mavx512bf16"), _AVX512 | {"avx512_bf16"}),
     Level("x86-64-v4", ("-march=x86-64-v4",), _AVX512),
@@ -85,7 +87,7 @@ def build_library(folder: Path, level: Level, compiler: str) -> Path:
         OSError: the folder cannot be written.
     """
     command = [compiler, *_FLAGS, *level.flags]
-    sources = b"".join(source.read_bytes() for source in SOURCES)
+    sources = b"".join(source.read_bytes() for source in (*SOURCES, *HEADERS))
     key = hashlib.sha256(sources + "\0".join(command).encode()).hexdigest()[:16]
     target = folder / f"native-{key}.so"
     if target.exists():

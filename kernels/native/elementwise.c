@@ -186,3 +186,17 @@ void merge(float *restrict out, float *restrict lse, const bf16 *restrict part, 
             for (int64_t i = 0; i < width; i++) to[i] = to[i] * keep + widen(source[i]) * add;
         }
 }
+
+/* logits[r][c] = hidden[r] . head[ids[r][c]]; hidden is [rows, width], ids [rows, columns] */
+void label_logits(const float *restrict hidden, const bf16 *restrict head, const int64_t *restrict ids,
+                  float *restrict logits, int64_t rows, int64_t columns, int64_t width) {
+#pragma omp parallel for schedule(static) if (rows * columns * width > PARALLEL_FROM)
+    for (int64_t i = 0; i < rows * columns; i++) {
+        const float *x = hidden + i / columns * width;
+        const bf16 *y = head + ids[i] * width;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t k = 0; k < width; k++) sum += x[k] * widen(y[k]);
+        logits[i] = sum;
+    }
+}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernels.native.attention import NativeAttention, load_native_attention
 from kernels.native.build import find_library
+from kernels.native.linear import NativeLinear, load_native_linear
 
 _LOG = logging.getLogger(__name__)
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -24,6 +25,7 @@ _SIGNATURES = {
     "geglu": [_POINTER] * 2 + [_INT] * 2,
     "rotate": [_POINTER] * 4 + [_INT] * 4,
     "merge": [_POINTER] * 4 + [_INT] * 4,
+    "label_logits": [_POINTER] * 4 + [_INT] * 3,
 }
 # one unit in the last place of bfloat16, relative; results are rounded once
 _TOLERANCE = 2.0**-7
@@ -35,11 +37,13 @@ class NativeOps:
     Callers have checked shapes and dtypes; memory layout is as each method says.
 
     Args:
-        attention: What the library holds of it; None on a processor that it was not written for.
+        attention, linear: What the library holds of them; None on a processor that they were not written for.
     """
 
-    def __init__(self, library: ctypes.CDLL, attention: NativeAttention | None = None) -> None:
-        self.attention = attention
+    def __init__(
+        self, library: ctypes.CDLL, attention: NativeAttention | None = None, linear: NativeLinear | None = None
+    ) -> None:
+        self.attention, self.linear = attention, linear
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
@@ -109,6 +113,14 @@ class NativeOps:
             out.data_ptr(), lse.data_ptr(), part.data_ptr(), part_lse.data_ptr(), heads, rows, width, lse.stride(0)
         )
 
+    def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.label_logits`, without a cap; all are dense."""
+        logits = torch.empty(label_ids.shape)
+        self._library.label_logits(
+            hidden.data_ptr(), head.data_ptr(), label_ids.data_ptr(), logits.data_ptr(), *label_ids.shape, head.shape[1]
+        )
+        return logits
+
 
 def load_native_ops() -> NativeOps | None:
     """The operations, or None where they cannot be built or do not agree with PyTorch."""
@@ -117,7 +129,7 @@ def load_native_ops() -> NativeOps | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        ops = NativeOps(library, load_native_attention(library))
+        ops = NativeOps(library, load_native_attention(library), load_native_linear(library))
     except (OSError, AttributeError) as error:
         _LOG.warning("%s cannot be loaded: %s", path, error)
         return None
@@ -148,6 +160,7 @@ def _agrees(ops: NativeOps) -> bool:
     merged = out * (lse - total).exp()[..., None] + part.float() * (part_lse - total).exp()[..., None]
     ops.merge(out, lse, part, part_lse)
     codes, scales = ops.quantise_rows(x)
+    ids = torch.tensor([[3], [0], [4], [4], [1]])
     pairs = [
         (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight, 1e-5)),
         (ops.add_rms_norm(stream, x, weight, 1e-5), F.rms_norm(grown, (77,), weight, 1e-5)),
@@ -161,5 +174,6 @@ def _agrees(ops: NativeOps) -> bool:
         (ops.rms_norm(heads, weight[:22], 1e-5), F.rms_norm(heads.float(), (22,), weight[:22], 1e-5)),
         (out, merged),
         (lse, total),
+        (ops.label_logits(grown, x, ids), (grown * x[ids[:, 0]].float()).sum(-1, keepdim=True)),
     ]
     return all(torch.allclose(got.float(), wanted, rtol=_TOLERANCE, atol=1e-5) for got, wanted in pairs)

@@ -7,10 +7,10 @@ import sys
 
 import click
 
-from scorer.settings import describe
+from scorer.settings_doc import help_text
 
 
-@click.command("serve", epilog=describe())
+@click.command("serve", epilog=help_text())
 @click.option("--model", metavar="PATH", help="Folder, .gguf file, or name of the model.  [default: the fetched one]")
 @click.option("--adapter", metavar="PATH", help="Folder or name of a LoRA adapter to merge into the model.")
 @click.option("--template", metavar="NAME", help="name, name@version, or a .toml file.  [default: suits the model]")
@@ -25,6 +25,7 @@ def command(
     """
     from scorer import logs
     from scorer.app import build_service
+    from scorer.http.callers import KeyFileError
     from scorer.server import serve
     from scorer.settings import SettingsError, load, override
 
@@ -33,5 +34,8 @@ def command(
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
     logs.configure(settings.log_level)
-    application = build_service(settings, os.environ)
+    try:
+        application = build_service(settings, os.environ)
+    except KeyFileError as error:
+        raise click.ClickException(str(error)) from error
     sys.exit(serve(application.asgi, settings, application.host, application.admission))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def command(*, name: str | None) -> None:
     """List the templates and chat formats, or show one template.
 
-    NAME is ``name``, ``name@version``, or the path of a template file of your own, which is
+    NAME is a name, name@version, or the path of a template file of your own, which is
     checked as it would be at start-up.
     """
     from scorer.templates.chat_formats import builtin_chat_formats

@@ -147,7 +147,8 @@ class DetailErrorBody(Struct, frozen=True):
 def detail_error(failure: Failure) -> WireError:
     """A list of one; whatever is wrong with a body is 422."""
     path = [] if failure.field in {None, "body"} else steps_of(failure.field or "")
-    entry = ErrorEntry(loc=["body", *path], msg=failure.message, type=failure.code)
+    place = "header" if failure.status in {401, 415} else "body"
+    entry = ErrorEntry(loc=[place, *path], msg=failure.message, type=failure.code)
     status = 422 if failure.status == 400 else failure.status
     return WireError(status, DetailErrorBody(detail=[entry]))
 

@@ -13,10 +13,12 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
 from scorer.dialects.dialect import Speech
+from scorer.dialects.error_forms import ErrorForm, native_error
 from scorer.dialects.native import native_dialect, native_lines_dialect
 from scorer.dialects.score_stream import stream_lines
 from scorer.http.admission import Admission, BodyBuffer
 from scorer.http.body_encoding import encoding_of, inflate
+from scorer.http.callers import Callers
 from scorer.http.disconnect import while_connected
 from scorer.http.edge import ERROR_FORM
 from scorer.http.json_body import NDJSON, is_ndjson, read_body, require_json
@@ -26,8 +28,9 @@ from scorer.service import ScoringService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringGate:
-    """What a scoring handler needs: the service and the limits of its body."""
+    """What a scoring handler needs: the service, who may call it, and the limits of its body."""
 
+    callers: Callers
     service: ScoringService
     admission: Admission
     max_body_bytes: int
@@ -42,7 +45,7 @@ class ScoringGate:
         Raises:
             Refusal, EngineError: see :mod:`scorer.errors`.
         """
-        record = self._opened(request, speech, lines=lines)
+        record = self.opened(request, speech.error_form, lines=lines)
         with self.admission.buffer() as buffer:
             body = await self.read(request, buffer)
             reply = await while_connected(self.service.score(body, speech, record), request.receive)
@@ -54,17 +57,26 @@ class ScoringGate:
         Raises:
             Refusal, EngineError: the error came before the first result.
         """
-        record = self._opened(request, speech, lines=True)
+        record = self.opened(request, speech.error_form, lines=True)
         with self.admission.buffer() as buffer:
             body = await self.read(request, buffer)
             lines = stream_lines(self.service, body, speech, record)
             first = await while_connected(anext(lines), request.receive)
         return Stream(_chained(first, lines), media_type=NDJSON)
 
-    def _opened(self, request: Request[Any, Any, Any], speech: Speech, *, lines: bool) -> RequestRecord:
+    def opened(
+        self, request: Request[Any, Any, Any], error_form: ErrorForm = native_error, *, lines: bool = False
+    ) -> RequestRecord:
+        """The record of a request for scores or text, once it is known who is calling.
+
+        Raises:
+            Unauthenticated: that is not known, and has to be.
+            UnsupportedMedia: the body is not announced as JSON.
+        """
         record = record_of(request.scope)
         record.scoring = True
-        record.error_form = speech.error_form
+        record.error_form = error_form
+        record.tenant = self.callers.tenant_of(request.headers)
         require_json(request.headers, lines=lines)
         return record
 

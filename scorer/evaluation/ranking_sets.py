@@ -61,6 +61,8 @@ def read_ranking_set(folder: Path) -> RankingSet:
             twice or is not known, a text is empty, or a query has no candidates or nothing
             relevant.
     """
+    if not (folder / DOCUMENTS).exists():
+        raise EvalSetError(f"{folder} has neither {DOCUMENTS}, as ranking sets do, nor items.jsonl, as label sets do")
     documents = _read_texts(folder / DOCUMENTS)
     queries = _read_texts(folder / QUERIES)
     candidates = _read_candidates(folder / CANDIDATES, queries, documents)

@@ -16,8 +16,6 @@ from scorer.generation.schema import GenerateText
 from scorer.generation.service import Generation, GenerationService
 from scorer.http.disconnect import while_connected
 from scorer.http.event_stream import EventStream
-from scorer.http.json_body import require_json
-from scorer.http.request_record import record_of
 
 UNCOMPRESSED: Final = "uncompressed"
 """Option of a handler whose answers are never compressed: events would wait in the compressor."""
@@ -28,9 +26,7 @@ def generate_route(gate: ScoringGate, service: GenerationService) -> HTTPRouteHa
 
     @post("/v1/generate", status_code=200, opt={UNCOMPRESSED: True})
     async def generate(request: Request[Any, Any, Any]) -> Response[bytes]:
-        record = record_of(request.scope)
-        record.scoring = True
-        require_json(request.headers)
+        record = gate.opened(request)
         with ExitStack() as held:
             with gate.admission.buffer() as buffer:
                 body = await gate.read(request, buffer)

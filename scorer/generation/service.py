@@ -178,7 +178,7 @@ class Generation:
         plan = self._read.plan
         return GenerateTask(
             task_id=self._record.request_id,
-            namespace=self._read.model.namespace,
+            namespace=self._read.model.namespace_for(self._record.tenant),
             tokens=plan.tokens,
             sampling=plan.sampling,
             listener=self._texts,

@@ -14,6 +14,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from scorer.dialects.error_forms import ErrorForm, native_error
 from scorer.http.request_record import RequestRecord, open_record
+from scorer.http.trace_context import TRACE_HEADER
 from scorer.logs import UNMATCHED, log_request
 from scorer.metrics import Metrics, RequestOutcome
 
@@ -48,7 +49,7 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = open_record(scope, _header(scope, REQUEST_ID_HEADER.encode()))
+        record = open_record(scope, _header(scope, REQUEST_ID_HEADER), _header(scope, TRACE_HEADER))
         record.error_form = self._error_forms.get(scope["path"].rstrip("/") or "/", native_error)
         status = 500
 
@@ -71,6 +72,8 @@ class Edge:
         # Probes and pages are not requests for scores: counting them would hide what those take.
         if record.scoring or route == UNMATCHED:
             self._metrics.observe_request(route=route, outcome=record.outcome, seconds=record.elapsed_s())
+            if record.error_code is not None:
+                self._metrics.count_error(record.error_code)
         log_request(record, route=route, status=status)
 
 
@@ -80,8 +83,8 @@ def _outcome_of(status: int) -> RequestOutcome:
     return "invalid" if status < 500 else "fault"
 
 
-def _header(scope: HTTPScope, name: bytes) -> str | None:
+def _header(scope: HTTPScope, name: str) -> str | None:
     for key, value in scope["headers"]:
-        if key == name:
+        if key == name.encode():
             return value.decode("latin-1")
     return None

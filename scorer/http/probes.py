@@ -121,7 +121,7 @@ def probe_routes(
         alive = host.is_alive()
         return _json(Liveness(status="alive" if alive else "dead"), status=200 if alive else 503)
 
-    @get("/health/ready")
+    @get(["/health/ready", "/health"])
     async def ready() -> Response[bytes]:
         reason = host.readiness()
         body = Readiness(status="ready" if reason is None else "not_ready", phase=host.phase, reason=reason)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from engine import CheckpointError, DeviceError, StepStats, TaskStats
-from scorer.app import load_model
-from scorer.calibration.calibration import CalibrationError
-from scorer.fetch import ModelNotFoundError
+from engine import StepStats, TaskStats
+from scorer.app import LOAD_ERRORS, load_model
 from scorer.model_host import LoadedModel
 from scorer.selftest import self_test
 from scorer.settings import SettingsError, load, override
-from scorer.templates.registry import TemplateError
 
 
 class NoModel(Exception):
@@ -43,14 +40,7 @@ def offline_model(environ: Mapping[str, str], *, model: str | None, template: st
     try:
         settings = override(load(environ), model=model, template=template)
         loaded = load_model(settings, environ, _Nobody())
-    except (
-        SettingsError,
-        ModelNotFoundError,
-        CheckpointError,
-        DeviceError,
-        TemplateError,
-        CalibrationError,
-    ) as error:
+    except (SettingsError, *LOAD_ERRORS) as error:
         raise NoModel(str(error)) from error
     try:
         fault = self_test(loaded)

@@ -29,7 +29,7 @@ def score_now(request: ScoreRequest, model: LoadedModel, *, request_id: str = "o
     result = None
     if plan.rows:
         deadline_s = None if request.deadline_ms is None else arrived_s + request.deadline_ms / 1000
-        task = ScoreTask(task_id=request_id, namespace=model.namespace, rows=plan.rows, deadline_s=deadline_s)
+        task = ScoreTask(task_id=request_id, namespace=model.namespace_for(None), rows=plan.rows, deadline_s=deadline_s)
         result = model.engine.submit(task).result()
     return scored_batch(
         plan,

@@ -73,10 +73,6 @@ def openapi_document() -> Json:
     """OpenAPI 3.1, complete with examples and every error."""
     types = [*_PROBE_STRUCTS, *(kind for operation in OPERATIONS for kind in operation.types)]
     _, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    scoring: dict[str, Json] = {}
-    for operation in OPERATIONS:
-        for path, item in describe(operation).items():
-            scoring[path] = scoring.get(path, {}) | item
     return {
         "openapi": "3.1.0",
         "info": {
@@ -89,9 +85,28 @@ def openapi_document() -> Json:
             {"name": "scoring", "description": "Scores for pairs of texts."},
             {"name": "operation", "description": "For operators and their machines."},
         ],
-        "paths": {**scoring, **_probe_paths(), **_page_paths()},
-        "components": {"schemas": components, "headers": _headers()},
+        "paths": _merged(*map(describe, OPERATIONS), _probe_paths(), _page_paths()),
+        "components": {
+            "schemas": components,
+            "headers": _headers(),
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "Needed for scores and text where the service was started with a file of keys.",
+                }
+            },
+        },
     }
+
+
+def _merged(*groups: Json) -> Json:
+    """The path items of all groups; a path may have a method in one and another method in another."""
+    paths: Json = {}
+    for group in groups:
+        for path, item in group.items():
+            paths[path] = paths.get(path, {}) | item
+    return paths
 
 
 def _probe_paths() -> Json:
@@ -101,11 +116,8 @@ def _probe_paths() -> Json:
             "Whether a restart would help",
             {"200": _success(Liveness, "Alive."), "503": _success(Liveness, "Dead: restart it.")},
         ),
-        "/health/ready": _get(
-            "ready",
-            "Whether requests are served",
-            {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")},
-        ),
+        "/health/ready": _get("ready", "Whether requests are served", _readiness()),
+        "/health": _get("health", "The same, where probes of other services look for it", _readiness()),
         "/v1/models": _get(
             "models",
             "The model that is served, in the form of OpenAI",
@@ -120,6 +132,10 @@ def _probe_paths() -> Json:
     }
 
 
+def _readiness() -> Json:
+    return {"200": _success(Readiness, "Ready."), "503": _success(Readiness, "Not ready; `reason` says why.")}
+
+
 def _page_paths() -> Json:
     metrics = {
         "description": "Prometheus text, or OpenMetrics where `Accept` names it.",
@@ -130,6 +146,7 @@ def _page_paths() -> Json:
         },
     }
     return {
+        "/": _get("start", "Leads to the page", {"307": {"description": "To `/docs`.", "headers": _location()}}),
         "/metrics": _get("metrics", "Metrics", {"200": metrics}),
         "/openapi.json": _get("openapi", "This document", {"200": _plain("application/json", "This document.")}),
         "/docs": _get("docs", "This document as a page", {"200": _plain("text/html", "A page without outside links.")}),
@@ -148,6 +165,10 @@ def _success(kind: Any, description: str) -> Json:
         "headers": response_headers(),
         "content": {"application/json": {"schema": schema_of(kind)}},
     }
+
+
+def _location() -> Json:
+    return {"location": {"schema": {"type": "string"}}, **response_headers()}
 
 
 def _plain(media_type: str, description: str) -> Json:

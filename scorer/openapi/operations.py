@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -26,6 +26,7 @@ _EVENT: Final[Json] = {
 }
 _MEANING: Final = {
     400: "The body is not strict JSON: malformed, nested too deeply, a duplicate key, half a surrogate pair, NaN.",
+    401: "The service asks who is calling, and the request does not say so.",
     404: "Another model is asked for than the one that is served.",
     408: "The body did not arrive in time.",
     413: "The body is too large; `limit` says how large it may be.",
@@ -110,6 +111,7 @@ def describe(operation: ScoringOperation) -> dict[str, Json]:
             operation.method: {
                 "operationId": operation.operation_id + (str(number) if number > 1 else ""),
                 "tags": ["scoring"],
+                "security": [{}, {"key": []}],
                 "summary": operation.summary,
                 "description": operation.description,
                 "parameters": [*path_parameters(path), request_id_parameter()],
@@ -131,7 +133,7 @@ def response_headers(more: Iterable[str] = ()) -> Json:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in ("x-request-id", *more)}
 
 
-def error_response(codes: list[str], status: int, schema: Json) -> Json:
+def error_response(codes: Sequence[str], status: int, schema: Json) -> Json:
     """An error, with the codes that it may have in the native form."""
     headers = response_headers(["retry-after"] if status in {429, 503} else [])
     return {

@@ -110,6 +110,7 @@ def send(metrics: Metrics, memo: Memo) -> Sent:
             metrics.observe_stage(stage, 0.004)
     for _ in range(sent.failed):
         metrics.observe_request(route=ROUTES[0], outcome="fault", seconds=0.2)
+        metrics.count_error("engine_fault")
     metrics.count_items("ok", sent.scored)
     metrics.count_items("failed", sent.unscored)
     return sent

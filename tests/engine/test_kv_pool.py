@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 TOKEN_BYTES = 2 * 2 * 1 * 16 * 4
 
 
-def count(*, pool_bytes: int | None, free_bytes: int = 0, block_size: int = 16) -> int:
+def count(*, pool_bytes: int | None, free_bytes: int = 1 << 40, block_size: int = 16) -> int:
     config = EngineConfig(pool_bytes=pool_bytes, block_size=block_size, dtype="float32")
     return count_blocks(tiny_config(), config, free_bytes=free_bytes)
 
@@ -58,16 +58,17 @@ class TestSize:
     ) -> None:
         block_bytes = 16 * 2 * 2 * 1 * (16 + 4)  # a token: K and V, two layers, one head, 16 codes and a scale
         config = EngineConfig(pool_bytes=6 * block_bytes - 1, block_size=16, kv_dtype=kv_dtype)
-        num_blocks = count_blocks(tiny_config(), config, free_bytes=0)
+        num_blocks = count_blocks(tiny_config(), config, free_bytes=1 << 40)
         pool = KvPool(tiny_config(), num_blocks=num_blocks, block_size=16, dtype=codes, device=CPU)
 
         assert num_blocks == 5
         assert pool.num_bytes == 5 * block_bytes
 
-    def test_more_than_a_gpu_has_is_refused_with_both_numbers(self) -> None:
-        config = EngineConfig(pool_bytes=1 << 30, device="cuda")
+    @pytest.mark.parametrize(("device", "where"), [("cuda", "GPU"), ("cpu", "host")])
+    def test_more_than_is_free_is_refused_with_both_numbers(self, device: Literal["cuda", "cpu"], where: str) -> None:
+        config = EngineConfig(pool_bytes=1 << 30, device=device)
 
-        with pytest.raises(DeviceError, match=r"pool_bytes is 1073741824; 1000000000 bytes of the GPU are free"):
+        with pytest.raises(DeviceError, match=rf"pool_bytes is 1073741824; 1000000000 bytes of the {where} are free"):
             count_blocks(tiny_config(), config, free_bytes=10**9)
 
     def test_free_memory_is_a_part_of_the_memory_there_is(self) -> None:

@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.api import CODE_LIMIT, KernelInputError, KernelSet, PoolHalf, QuantisedPool
+from kernels.api import CODE_LIMIT, Activation, KernelInputError, KernelSet, PoolHalf, QuantisedPool
 from kernels.reference import ReferenceKernels
 from tests.kernels.cases import Case, make_case, prefix_with_rows, random_trie
 
@@ -345,6 +346,53 @@ class KernelContract:
 
             assert got.dtype == dtype
             close(got, JUDGE.pack_linear(weight, bias)(x), dtype)
+
+    @pytest.mark.parametrize(("rows", "wide_in", "wide_out"), [(1, 64, 48), (33, 100, 160), (300, 32, 7), (0, 64, 48)])
+    @pytest.mark.parametrize("with_bias", [False, True])
+    def test_pack_normed_linear_adds_norms_and_multiplies(
+        self, rng: torch.Generator, rows: int, wide_in: int, wide_out: int, *, with_bias: bool
+    ) -> None:
+        for dtype in self.dtypes:
+            stream, norm = torch.randn(rows, wide_in, generator=rng) * 3, torch.rand(wide_in, generator=rng) + 0.5
+            update = torch.randn(rows, 2 * wide_in, generator=rng).to(dtype)[:, wide_in:]
+            weight = (torch.randn(wide_out, wide_in, generator=rng) / wide_in**0.5).to(dtype)
+            bias = torch.randn(wide_out, generator=rng).to(dtype) if with_bias else None
+            grown, on_device = stream.to(self.device, copy=True), None if bias is None else bias.to(self.device)
+            packed = self.kernels.pack_normed_linear(norm.to(self.device), 1e-5, weight.to(self.device), on_device)
+            got = packed(grown, update.to(self.device))
+
+            assert got.dtype == dtype
+            close(got, JUDGE.pack_normed_linear(norm, 1e-5, weight, bias)(stream.clone(), update), dtype)
+            torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
+
+    @pytest.mark.parametrize(("rows", "width", "inner"), [(1, 64, 48), (33, 100, 80), (300, 32, 7), (0, 64, 48)])
+    @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+    def test_pack_feed_forward_adds_norms_gates_and_multiplies(
+        self, rng: torch.Generator, rows: int, width: int, inner: int, activation: Activation
+    ) -> None:
+        for dtype in self.dtypes:
+            stream, norm = torch.randn(rows, width, generator=rng) * 3, torch.rand(width, generator=rng) + 0.5
+            update = torch.randn(rows, width, generator=rng).to(dtype)
+            gate_up = (torch.randn(2 * inner, width, generator=rng) / width**0.5).to(dtype)
+            down = (torch.randn(width, inner, generator=rng) / inner**0.5).to(dtype)
+            grown, weights = stream.to(self.device, copy=True), (gate_up.to(self.device), down.to(self.device))
+            got = self.kernels.pack_feed_forward(norm.to(self.device), 1e-5, *weights, activation)(
+                grown, update.to(self.device)
+            )
+
+            h = F.rms_norm(stream + update.float(), (width,), norm, 1e-5)
+            gate, up = (h @ gate_up.float().T).chunk(2, dim=-1)
+            opened = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
+            assert got.dtype == dtype
+            tolerance = 2 * TOLERANCE[dtype]  # a set may round between the products
+            wanted = (opened * up) @ down.float().T
+            torch.testing.assert_close(got.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
+            torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
+
+    def test_pack_feed_forward_refuses_parts_that_do_not_fit(self) -> None:
+        norm, gate_up, down = (torch.zeros(shape, device=self.device) for shape in ((64,), (96, 64), (64, 50)))
+        with pytest.raises(KernelInputError, match=r"gate_up: shape \[100, 64\] wanted, got \[96, 64\]"):
+            self.kernels.pack_feed_forward(norm, 1e-5, gate_up, down, "silu")
 
     @pytest.mark.parametrize(("rows", "wide_in", "wide_out"), [(1, 64, 48), (33, 96, 160), (0, 64, 48)])
     @pytest.mark.parametrize("with_bias", [False, True])

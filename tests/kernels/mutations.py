@@ -2,7 +2,8 @@
 
     python -m tests.kernels.mutations
 
-Every bug is planted in a copy of ``kernels`` and ``tests/kernels``; the sources stay as they are.
+Every bug is planted in a copy of ``kernels`` and ``tests/kernels``; the sources stay as they are. A bug of the
+attention in C is planted where that runs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernels.native import load_native_ops
+
 ROOT = Path(__file__).parents[2]
 INTERPRETED = "tests/kernels/triton/interpreted"
 
@@ -26,7 +29,11 @@ _NOTICED = (1, -signal.SIGSEGV)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """``sound`` stands once in ``module``; ``broken`` takes its place; ``tests`` must notice."""
+    """``sound`` stands once in ``module``; ``broken`` takes its place; ``tests`` must notice.
+
+    Args:
+        native: ``tests`` run only where there is attention in C.
+    """
 
     name: str
     module: str
@@ -34,6 +41,7 @@ class Mutation:
     broken: str
     tests: str
     selection: str
+    native: bool = False
 
 
 MUTATIONS = (
@@ -77,6 +85,15 @@ MUTATIONS = (
         tests=f"{INTERPRETED}/test_contract.py",
         selection="test_attend_reads_codes_and_scales and plain and int8",
     ),
+    Mutation(
+        name="begin tiles of keys at every half of one",
+        module="kernels/native/attention_work.py",
+        sound="TILE_KEYS = 32",
+        broken="TILE_KEYS = 16",
+        tests="tests/kernels/test_native_attention_bits.py",
+        selection="test_a_row_has_the_same_bits_in_every_step and 9-3-64 and best",
+        native=True,
+    ),
 )
 
 
@@ -104,9 +121,16 @@ def is_noticed(mutation: Mutation) -> bool:
     return run.returncode in _NOTICED
 
 
+def runs_here(mutation: Mutation) -> bool:
+    if not mutation.native:
+        return True
+    native = load_native_ops()
+    return native is not None and native.attention is not None
+
+
 def main() -> int:
     survivors = 0
-    for mutation in MUTATIONS:
+    for mutation in filter(runs_here, MUTATIONS):
         noticed = is_noticed(mutation)
         survivors += not noticed
         sys.stdout.write(f"{'noticed ' if noticed else 'SURVIVED'}  {mutation.name}\n")

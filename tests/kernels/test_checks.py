@@ -63,6 +63,14 @@ def test_a_step_without_a_pool_reaches_no_slot() -> None:
         ({"key_tokens": [20, 0, 2]}, "key_tokens: at least 1 wanted, got 0 in span 1"),
         ({"key_lo": [0, -2, 3]}, "key_lo: at least 0 wanted, got -2 in span 1"),
         ({"key_position": [0, 20, -1]}, "key_position: at least 0 wanted, got -1 in span 2"),
+        (
+            {"key_position": [0, 20, 19]},
+            "key_position: 0 or the end of another span of the same rows wanted, got 19 in span 2",
+        ),
+        (
+            {"query_hi": [4, 3, 5]},
+            "key_position: 0 or the end of another span of the same rows wanted, got 20 in span 2",
+        ),
         ({"key_lo": [13, 0, 3]}, r"key_lo \+ key_tokens of a pool span: at most 32 wanted, got 33 in span 0"),
         ({"causal": [True, True, True]}, "causal: only on spans of fresh keys wanted, got True in span 0"),
         ({"causal": [False, True, False]}, "causal: 1 causal span for query row 3 wanted, got 0"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import tempfile
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -12,10 +9,10 @@ import torch
 
 from kernels.api import KernelSet
 from kernels.cpu import CpuKernels
-from kernels.native import NativeOps, build, build_library, load_native_ops
-from kernels.native.attention import load_native_attention
+from kernels.native import load_native_ops
 from kernels.reference import ReferenceKernels
 from tests.kernels.contract import KernelContract
+from tests.kernels.libraries import built_for
 
 
 class TestReference(KernelContract):
@@ -29,20 +26,6 @@ class TestCpu(KernelContract):
 
 
 NATIVE = load_native_ops()
-FOLDER = Path(tempfile.gettempdir()) / "radix-scorer-tests"
-
-
-def built_for(name: str) -> NativeOps | None:
-    """The library for one of the levels that this processor has."""
-    level = next((level for level in build.processor_levels() if level.name == name), None)
-    compiler = build.find_compiler()
-    if level is None or compiler is None:
-        return None
-    FOLDER.mkdir(exist_ok=True)
-    library = ctypes.CDLL(str(build_library(FOLDER, level, compiler)))
-    return NativeOps(library, load_native_attention(library))
-
-
 WITHOUT_TILES = built_for("x86-64-v4-bf16")
 WITHOUT_ATTENTION = built_for("x86-64-v3")
 

@@ -6,14 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from kernels.cpu import CpuKernels
 from kernels.native import build, cut, load_native_ops, ops
-from tests.kernels.cases import make_case, prefix_with_rows, random_trie
+from tests.kernels.cases import make_case, prefix_with_rows
 from tests.kernels.contract import JUDGE, attend, close
 
 NATIVE = load_native_ops()
@@ -33,16 +32,17 @@ def test_long_runs_and_many_rows(prefix: int, rows: list[int], option: dict[str,
     close(attend(CpuKernels(NATIVE), case), attend(JUDGE, case), torch.bfloat16)
 
 
-def test_row_that_is_not_a_number_stays_alone() -> None:
+@pytest.mark.parametrize("names", [("query", "key", "value"), ("query",), ("value",)], ids="+".join)
+def test_row_that_is_not_a_number_shows_it_and_stays_alone(names: tuple[str, ...]) -> None:
     """Neighbours share its matrix tiles and none of its keys."""
     case = make_case(prefix_with_rows(40, [5, 9, 3]), num_heads=6, num_kv_heads=2, head_dim=64, dtype=torch.bfloat16)
     sick = slice(5, 14) if case.table.positions[5] == 40 else slice(45, 54)
     clean = attend(CpuKernels(NATIVE), case)
-    query, key, value = case.query.clone(), case.key.clone(), case.value.clone()
-    for tensor in (query, key, value):
+    changed = {name: getattr(case, name).clone() for name in names}
+    for tensor in changed.values():
         tensor[sick] = torch.nan
 
-    got = attend(CpuKernels(NATIVE), dataclasses.replace(case, query=query, key=key, value=value))
+    got = attend(CpuKernels(NATIVE), dataclasses.replace(case, **changed))
 
     assert got[sick].isnan().all()
     others = torch.ones(len(got), dtype=torch.bool)
@@ -50,47 +50,24 @@ def test_row_that_is_not_a_number_stays_alone() -> None:
     assert torch.equal(got[others], clean[others])
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("num_threads", [1, 16])
-def test_units_hold_every_query_of_every_span_once(seed: int, num_threads: int) -> None:
-    nodes = random_trie(np.random.default_rng(seed), num_nodes=12, max_tokens=80)
-    table = make_case(nodes, num_heads=9, num_kv_heads=3, head_dim=64, read_ratio=0.5).table
-
-    work = cut(table, group=3, kv_heads=3, num_threads=num_threads)
-
-    seen = sorted(
-        (query, *item[2:])
-        for low, high, first, end in work.units.tolist()
-        for item in work.items[first:end].tolist()
-        for query in range(item[0], item[1])
-        if low <= query < high
-    )
-    columns = (table.key_lo, table.key_tokens, table.key_position, table.from_pool, table.causal)
-    wanted = sorted(
-        (query, *(int(column[span]) for column in columns))
-        for span in range(table.num_spans)
-        for query in range(table.query_lo[span], table.query_hi[span])
-    )
-    assert seen == wanted
-    assert sorted(query for low, high, *_ in work.units.tolist() for query in range(low, high)) == list(
-        range(table.num_queries)
-    )
-    assert (work.units[:, 1] - work.units[:, 0]).max() <= work.unit_tokens
-
-
 @pytest.mark.parametrize(
     ("sound", "broken"),
     [
-        ("least_of(before + 1, keys)", "keys"),
+        ("least_of(before + 1, run->tokens)", "run->tokens"),
         ("if (inside == a->block_size) block++, inside = 0;", ""),
         ("head * group + r % group) * dim;\n        memcpy", "head + r % group) * dim;\n        memcpy"),
-        ("*weight *= keep;", ""),
+        ("if (!(new <= old)) rescale(sum, old, new, width);", "if (old <= NOTHING) rescale(sum, old, new, width);"),
+        ("if (!(new <= old)) rescale(to, old, new, width);", "if (old <= NOTHING) rescale(to, old, new, width);"),
+        ("from++, done = 0;", "done = 0;"),
+        ("int64_t share = j->share_lo;", "int64_t share = j->share_lo + 1;"),
+        ("run->position / STRETCH == stretch", "1"),
     ],
 )
 def test_library_with_a_planted_bug_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: str, broken: str
 ) -> None:
-    """Drop the causal mask, run past the end of a block, mix up heads, count old weights twice."""
+    """Drop the causal mask, run past the end of a block, mix up heads, leave old sums as they are within a stretch
+    and after it, read a piece twice, lose a share, sum over stretches at once."""
     source = build.SOURCES[1].read_text()
     assert source.count(sound) >= 1
     wrong = tmp_path / "attention.c"

@@ -121,7 +121,7 @@ def test_an_adapter_is_merged_into_the_model_and_keeps_a_cache_of_its_own(tmp_pa
         each.engine.close(drain_s=0)
     gc.unfreeze()
     assert [each.name for each in loaded_models] == ["Base", "Base+Ranker"]
-    assert loaded_models[0].namespace != loaded_models[1].namespace
+    assert loaded_models[0].namespace_for(None) != loaded_models[1].namespace_for(None)
     with pytest.raises(ModelNotFoundError, match="no adapter 'nowhere'"):
         load_model(replace(plain, adapter="nowhere"), {"HOME": str(tmp_path)}, Metrics())
 

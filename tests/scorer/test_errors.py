@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from litestar.exceptions import MethodNotAllowedException, NotFoundException
 
 from engine import DeadlineExceeded, EngineError, EngineFault, OutOfCapacity
 from scorer.errors import ANSWERS, INTERNAL, InvalidValue, NotReady, Refusal, answer_for, failure_of
+from scorer.metrics import ErrorCode
 
 
 def leaves(kind: type[Exception]) -> set[type[Exception]]:
@@ -21,6 +24,12 @@ def test_codes_are_distinct() -> None:
     codes = [answer.code for answer in [*ANSWERS.values(), INTERNAL]]
 
     assert len(set(codes)) == len(codes)
+
+
+def test_every_code_has_a_series_and_no_series_is_without_a_code() -> None:
+    of_the_framework = {"not_found", "method_not_allowed", "other"}
+
+    assert set(get_args(ErrorCode)) == {a.code for a in [*ANSWERS.values(), INTERNAL]} | of_the_framework
 
 
 def test_what_is_not_in_the_table_is_a_fault_without_details() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from scorer.http.request_record import RequestRecord
+from scorer.http.trace_context import TraceContext
 from scorer.logs import configure, log_request
 
 
@@ -60,10 +61,20 @@ def test_scoring_and_strays_are_logged_and_probes_are_not(
     assert len(lines(stream)) == num_lines
 
 
+def test_a_line_names_the_trace_and_the_span_that_called(stream: io.StringIO) -> None:
+    trace = TraceContext(trace_id="a" * 32, span_id="b" * 16)
+    record = RequestRecord(request_id="r", method="POST", scoring=True, trace=trace)
+    log_request(record, route="/v1/rerank", status=200)
+
+    (line,) = lines(stream)
+    assert (line["trace_id"], line["parent_span_id"]) == ("a" * 32, "b" * 16)
+
+
 def test_what_is_not_known_is_left_out(stream: io.StringIO) -> None:
     log_request(RequestRecord(request_id="r", method="POST", scoring=True), route="/v1/rerank", status=503)
 
     (line,) = lines(stream)
     assert line["request_id"] == "r"
     assert "pairs" not in line
+    assert "trace_id" not in line
     assert "error" not in line

@@ -78,3 +78,27 @@ def test_closing_does_not_wait_for_a_load() -> None:
 
 def test_the_namespace_is_the_revision_of_the_model() -> None:
     assert namespace_of(FakeEngine().info) == "rev1"
+
+
+class Unfit(Exception):
+    """Says all there is to say."""
+
+
+@pytest.mark.parametrize(("error", "traced"), [(Unfit("no such device"), False), (KeyError("surprise"), True)])
+def test_an_error_that_explains_itself_is_one_line_and_any_other_comes_with_its_trace(
+    error: Exception, caplog: pytest.LogCaptureFixture, *, traced: bool
+) -> None:
+    def load() -> LoadedModel:
+        raise error
+
+    async def scenario() -> str | None:
+        host = ModelHost(load, lambda _: None, require_self_test=True, on_loaded=lambda *_: None, expected=(Unfit,))
+        host.start()
+        await settled(host)
+        return host.readiness()
+
+    reason = asyncio.run(scenario())
+
+    (logged,) = caplog.records
+    assert logged.getMessage() == reason == f"the model cannot be loaded: {error}"
+    assert (logged.exc_info is not None) == traced

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from scorer.settings import Settings, SettingsError, describe, load, override
+from scorer.settings import Settings, SettingsError, explained, load, override
 
 
 def test_without_variables_everything_is_at_its_default() -> None:
@@ -63,9 +63,52 @@ def test_a_wrong_name_or_value_stops_the_start_and_is_named(name: str, value: st
     assert name in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("SCORER_PROT", "SCORER_PORT"),
+        ("SCORER_port", "SCORER_PORT"),
+        ("SCORER_ENGINE__BLOCKSIZE", "SCORER_ENGINE__BLOCK_SIZE"),
+        ("SCORER_POOL_BYTES", "SCORER_ENGINE__POOL_BYTES"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest_right_one(wrong: str, meant: str) -> None:
+    with pytest.raises(SettingsError, match=rf"called {wrong}; did you mean {meant}\?"):
+        load({wrong: "1"})
+
+
+def test_bytes_may_be_written_as_a_size() -> None:
+    settings = load({"SCORER_MAX_BODY_BYTES": "16MiB", "SCORER_ENGINE__POOL_BYTES": "1.5 GiB"})
+
+    assert (settings.max_body_bytes, settings.engine.pool_bytes) == (16 * 2**20, 3 * 2**29)
+
+
+@pytest.mark.parametrize("size", ["big", "1e9", "8 parsecs", "-1GiB"])
+def test_what_is_no_size_is_refused_with_an_example_of_one(size: str) -> None:
+    with pytest.raises(SettingsError, match=rf"SCORER_ENGINE__POOL_BYTES is '{size}'; .* such as 4GiB"):
+        load({"SCORER_ENGINE__POOL_BYTES": size})
+
+
 def test_values_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"SCORER_MAX_BUFFERED_BYTES is 5000.*at least max_body_bytes, 6000"):
         load({"SCORER_MAX_BODY_BYTES": "6000", "SCORER_MAX_BUFFERED_BYTES": "5000"})
+
+
+@pytest.mark.parametrize("name", ["", "x tenant", "x-tenant:", "tenänt"])
+def test_a_tenant_header_that_is_no_header_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="SCORER_TENANT_HEADER"):
+        load({"SCORER_TENANT_HEADER": name})
+
+
+def test_tenants_are_told_apart_by_keys_or_by_a_gateway_and_not_by_both() -> None:
+    with pytest.raises(SettingsError, match=r"SCORER_TENANT_HEADER goes without api_keys_file"):
+        load({"SCORER_TENANT_HEADER": "x-tenant", "SCORER_API_KEYS_FILE": "/keys"})
+
+
+@pytest.mark.parametrize("tenants", [{"SCORER_API_KEYS_FILE": "/keys"}, {"SCORER_TENANT_HEADER": "x-tenant"}])
+def test_a_cache_is_not_warmed_for_tenants_who_would_not_find_it(tenants: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=r"SCORER_WARM_FILE goes without"):
+        load(tenants | {"SCORER_WARM_FILE": "/warm.jsonl"})
 
 
 def test_the_directory_of_models_is_not_a_setting_of_the_service() -> None:
@@ -81,9 +124,10 @@ def test_options_go_before_settings_where_they_are_given() -> None:
         override(settings, port=70_000)
 
 
-def test_the_description_lists_every_variable_with_a_value_that_can_be_read_back() -> None:
-    lines = [line for line in describe().splitlines() if line.startswith("SCORER_")]
-    environ = {name: value.strip("[]") for name, value in (line.split("  ") for line in lines) if value != "[unset]"}
+def test_every_variable_is_explained_with_a_default_that_can_be_read_back() -> None:
+    settings = explained()
+    environ = {setting.name: setting.default for setting in settings if setting.default != "unset"}
 
-    assert len(lines) > 20
+    assert len(settings) > 20
+    assert [setting.name for setting in settings if not setting.text] == []
     assert load(environ) == Settings()

@@ -63,7 +63,7 @@ def test_a_set_that_is_wrong_is_named_before_a_model_is_loaded(monkeypatch: pyte
     result = CliRunner().invoke(command, [str(tmp_path)])
 
     assert result.exit_code == 1
-    assert "docs.jsonl cannot be read" in result.stderr
+    assert "has neither docs.jsonl, as ranking sets do, nor items.jsonl" in result.stderr
 
 
 @pytest.mark.parametrize("weights", ["much", "1.5", "-0.1", "nan"])

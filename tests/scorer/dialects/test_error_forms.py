@@ -115,5 +115,11 @@ def test_details_say_where_a_body_is_wrong(error: Exception, status: int, loc: l
     assert written(sglang_systemone_error, error) == (status, detail)
 
 
+def test_details_of_headers_do_not_blame_the_body() -> None:
+    _, body = written(detail_error, UnsupportedMedia("not JSON", field="content-type"))
+
+    assert body["detail"][0]["loc"] == ["header", "content-type"]
+
+
 def test_system_one_of_sglang_has_details_for_bodies_only() -> None:
     assert written(sglang_systemone_error, BUSY) == written(sglang_error, BUSY)

@@ -52,7 +52,7 @@ def test_blank_lines_and_windows_line_ends_are_no_error(tmp_path: Path) -> None:
     assert ranking_set.queries[0].grades == {"d1": 1}
 
 
-@pytest.mark.parametrize("name", ["docs.jsonl", "queries.jsonl", "bm25_top50.jsonl", "qrels.tsv"])
+@pytest.mark.parametrize("name", ["queries.jsonl", "bm25_top50.jsonl", "qrels.tsv"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     (write(tmp_path) / name).unlink()
 

@@ -206,3 +206,31 @@ def test_unknown_routes_and_methods_are_answered_in_the_same_form(method: str, p
     assert reply.json()["error"]["request_id"] == reply.headers["x-request-id"]
     if status == 405:
         assert "POST" in reply.headers["allow"]
+
+
+def test_errors_are_counted_by_the_code_that_the_client_got() -> None:
+    with service() as client:
+        codes = [
+            client.post(SCORE, json={}).json()["error"]["code"],
+            client.post(SCORE, json=BODY | {"deadline_ms": 10**9}).json()["error"]["code"],
+            client.post(SCORE, content=b"{").status_code,
+            client.get("/nowhere").json()["error"]["code"],
+            client.post(SCORE, json=BODY).status_code,
+        ]
+        counted = {
+            code: sample(client, "scorer_errors_total", code=code) for code in ("invalid_value", "not_found", "other")
+        }
+
+    assert codes == ["invalid_value", "invalid_value", 415, "not_found", 200]
+    assert counted == {"invalid_value": 2, "not_found": 1, "other": 0}
+
+
+def test_readiness_is_also_where_probes_of_other_services_look() -> None:
+    engine = FakeEngine()
+    with service(engine) as client:
+        well = client.get("/health")
+        engine.accepting = False
+        ill = client.get("/health")
+
+    assert (well.status_code, ill.status_code) == (200, 503)
+    assert well.json()["status"] == "ready"

@@ -1,0 +1,325 @@
+/* Linear layers of a decoder step in bfloat16 with AMX, sums in float32.
+ *
+ * A row is multiplied in the same order whatever rows stand beside it and however many threads run: its sums
+ * are one matrix tile's over the inputs from first to last. Hence the result of a row is the same bit for
+ * bit in any step, which is what lets a reused prefix give the very score that a computed one gives.
+ *
+ * What a layer does before and after a product is done where its rows are in the cache anyway: the sum of
+ * the residual stream and its norm on the way in, bias or gate on the way out; a feed-forward part is one
+ * call. With many rows each thread takes blocks of them through everything; with few, threads share the
+ * outputs, since then reading the weights is what takes the time.
+ *
+ * Judge: kernels.reference.
+ */
+#include "tiles.h"
+
+#if defined(__AMX_BF16__)
+#include <math.h>
+#include <omp.h>
+
+#define STEP (2 * TILE) /* what one step along the inputs reads of 32 rows, or of 32 outputs: two tiles */
+#define DEPTH 24        /* steps along the inputs for which a panel of outputs stays in the first-level cache */
+#define BLOCK 256       /* rows that a thread takes through a layer at once, when there are many */
+#define FEW 128         /* up to so many rows are one block, whose outputs the threads share */
+
+enum { GATE_NONE, GATE_SILU, GATE_GELU };
+
+typedef struct {
+    float *stream;                  /* [rows, in] dense, to which x is added; NULL: x itself is the input */
+    const bf16 *x;                  /* [rows, in] */
+    const float *norm;              /* [in] weight of the norm of stream */
+    const bf16 *first, *second;     /* packed; second NULL: a linear layer, else a feed-forward part */
+    const float *bias;              /* [out] or NULL; of a linear layer */
+    bf16 *out;                      /* [rows, out] dense */
+    int64_t rows, in, inner, out_width, x_stride, gate; /* inner: outputs of a gated first product */
+    float eps;
+} layer;
+
+/* What a panel becomes: columns [column, column + width) of rows that are `stride` elements apart; with a gate, 16 columns of
+ * the packed input of another product, of `steps` steps. */
+typedef struct {
+    bf16 *to;
+    int64_t stride, steps, column, width, gate;
+    const float *bias;
+} target;
+
+/* ---- packing -------------------------------------------------------------------------------------------- */
+
+/* Where inputs [32 step, 32 step + 32) of a row lie in a packed block of `steps` steps. */
+static inline bf16 *packed_at(bf16 *block, int64_t steps, int64_t row, int64_t step) {
+    return block + (row / 32 * steps + step) * STEP + row % 32 * 32;
+}
+
+/* weight [out, in] as panels of 32 outputs, each one step of 32 inputs after the other. With gate, a panel is 16
+ * gates and the 16 rows that they open, which stand `out / 2` rows below. What is beyond the weight is zero. */
+void pack_weight(const bf16 *weight, bf16 *packed, int64_t out, int64_t in, int64_t gated) {
+    const int64_t steps = (in + 31) / 32, width = gated ? 16 : 32, half = gated ? out / 2 : out;
+    const int64_t panels = round_up(half, 32) / width;
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < panels; p++)
+        for (int64_t s = 0; s < steps; s++)
+            for (int64_t tile = 0; tile < 2; tile++)
+                for (int64_t n = 0; n < 16; n++) {
+                    int64_t column = p * width + (gated ? n : tile * 16 + n);
+                    const bf16 *from = weight + (column + (gated ? tile * half : 0)) * in + s * 32;
+                    bf16 *to = packed + (p * steps + s) * STEP + tile * TILE + n * 2;
+                    for (int64_t k = 0; k < 32; k++)
+                        to[k / 2 * 32 + k % 2] = column < half && s * 32 + k < in ? from[k] : 0;
+                }
+}
+
+static void pack_plain(const bf16 *x, bf16 *block, int64_t steps, int64_t row, int64_t in) {
+    for (int64_t s = 0; s < steps; s++)
+        _mm512_storeu_si512(packed_at(block, steps, row, s), _mm512_maskz_loadu_epi16(first_of(in - 32 * s), x + 32 * s));
+}
+
+/* stream += x, and the norm of the sum into the block */
+static void pack_normed(const layer *l, float *stream, const bf16 *x, bf16 *block, int64_t steps, int64_t row) {
+    __m512 squares[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int64_t s = 0; s < steps; s++) {
+        __mmask32 real = first_of(l->in - 32 * s);
+        __m512i add = _mm512_maskz_loadu_epi16(real, x + 32 * s);
+        for (int h = 0; h < 2; h++) {
+            __mmask16 here = (__mmask16)(real >> (16 * h));
+            float *at = stream + 32 * s + 16 * h;
+            __m256i part = h ? _mm512_extracti64x4_epi64(add, 1) : _mm512_castsi512_si256(add);
+            __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(here, at), widen(part));
+            _mm512_mask_storeu_ps(at, here, sum);
+            squares[h] = _mm512_fmadd_ps(sum, sum, squares[h]);
+        }
+    }
+    float mean = _mm512_reduce_add_ps(_mm512_add_ps(squares[0], squares[1])) / (float)l->in;
+    __m512 scale = _mm512_set1_ps(1.0f / sqrtf(mean + l->eps));
+    for (int64_t s = 0; s < steps; s++) {
+        __mmask32 real = first_of(l->in - 32 * s);
+        __m512 half[2];
+        for (int h = 0; h < 2; h++) {
+            __mmask16 here = (__mmask16)(real >> (16 * h));
+            const int64_t at = 32 * s + 16 * h;
+            half[h] = _mm512_mul_ps(_mm512_mul_ps(_mm512_maskz_loadu_ps(here, stream + at), scale),
+                                    _mm512_maskz_loadu_ps(here, l->norm + at));
+        }
+        _mm512_storeu_si512(packed_at(block, steps, row, s), (__m512i)_mm512_cvtne2ps_pbh(half[1], half[0]));
+    }
+}
+
+/* Row r of the input as row `row` of the block. What is in rows of a block that nobody packs reaches no other row. */
+static void pack_row(const layer *l, bf16 *block, int64_t row, int64_t r) {
+    const int64_t steps = (l->in + 31) / 32;
+    if (l->stream)
+        pack_normed(l, l->stream + r * l->in, l->x + r * l->x_stride, block, steps, row);
+    else
+        pack_plain(l->x + r * l->x_stride, block, steps, row, l->in);
+}
+
+/* ---- results -------------------------------------------------------------------------------------------- */
+
+/* silu(gate) * up, or gelu(gate) * up by the tanh approximation: 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
+static inline __m512 open_gate(__m512 gate, __m512 up, int64_t kind) {
+    __m512 inner = gate, one = _mm512_set1_ps(1.0f);
+    if (kind == GATE_GELU) {
+        __m512 cube = _mm512_mul_ps(_mm512_mul_ps(gate, gate), gate);
+        inner = _mm512_mul_ps(_mm512_set1_ps(1.59576912f), _mm512_fmadd_ps(_mm512_set1_ps(0.044715f), cube, gate));
+    }
+    __m512 below = _mm512_add_ps(one, exp_vector(_mm512_sub_ps(_mm512_setzero_ps(), inner)));
+    return _mm512_mul_ps(_mm512_div_ps(gate, below), up);
+}
+
+/* Row `row` of a panel, 32 sums, to where it belongs. */
+static inline void write_row(const target *t, const float *sums, int64_t row) {
+    __m512 low = _mm512_loadu_ps(sums), high = _mm512_loadu_ps(sums + 16);
+    if (t->gate != GATE_NONE) {
+        __m256i opened = (__m256i)_mm512_cvtneps_pbh(open_gate(low, high, t->gate));
+        _mm256_storeu_si256((__m256i *)(t->to + row * 32 + t->column % 32), opened);
+        return;
+    }
+    __mmask32 real = first_of(t->width);
+    if (t->bias) {
+        low = _mm512_add_ps(low, _mm512_maskz_loadu_ps((__mmask16)real, t->bias + t->column));
+        high = _mm512_add_ps(high, _mm512_maskz_loadu_ps((__mmask16)(real >> 16), t->bias + t->column + 16));
+    }
+    _mm512_mask_storeu_epi16(t->to + row * t->stride + t->column, real, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+/* A panel of up to 32 rows whose sums are complete but not yet written. */
+typedef struct {
+    target target;
+    const float *sums;
+    int64_t next, count; /* rows [0, count) of the target, the first `next` of them done */
+} pending;
+
+static inline void write_some(pending *p, int64_t rows) {
+    for (int64_t end = least(p->next + rows, p->count); p->next < end; p->next++)
+        write_row(&p->target, p->sums + p->next * 32, p->next);
+}
+
+/* ---- product -------------------------------------------------------------------------------------------- */
+
+/* sums [32, 32] of one panel for 32 rows along `steps` steps, on top of what is there with `resume`. Meanwhile, for the
+ * vector units are idle otherwise: rows of the panel before are written, and what comes next is brought nearer. */
+static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *sums, int resume, int both, pending *before,
+                            const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
+    const int64_t some = (32 + steps - 1) / steps;
+    if (resume) {
+        _tile_loadd(0, sums, 128);
+        _tile_loadd(1, sums + 16, 128);
+        _tile_loadd(2, sums + 512, 128);
+        _tile_loadd(3, sums + 528, 128);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    for (int64_t s = 0; s < steps; s++, a += STEP, b += STEP) {
+        _tile_loadd(6, b, 64);
+        _tile_loadd(4, a, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + TILE, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (both) {
+            _tile_loadd(5, a + TILE, 64);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        for (int64_t i = 0; i < lines; i++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+        for (int64_t i = 0; i < some; i++, soon += stride) __builtin_prefetch(soon, 1);
+        write_some(before, some);
+    }
+    _tile_stored(0, sums, 128);
+    _tile_stored(1, sums + 16, 128);
+    if (both) {
+        _tile_stored(2, sums + 512, 128);
+        _tile_stored(3, sums + 528, 128);
+    }
+}
+
+/* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */
+static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *weight, int64_t from, int64_t to,
+                       target t, int64_t columns, float *scratch) {
+    const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH);
+    const int64_t lines = (32 + groups - 1) / groups, stride = t.gate ? 32 : t.stride;
+    pending last = {.next = 0, .count = 0};
+    int64_t turn = 0;
+    for (int64_t p = from; p < to; p++) {
+        target here = t;
+        here.column = p * width;
+        here.width = least(width, columns - here.column);
+        for (int64_t s = 0; s < steps; s += depth) {
+            const int64_t now = least(depth, steps - s);
+            const bf16 *b = weight + (p * steps + s) * STEP;
+            for (int64_t g = 0; g < groups; g++) {
+                float *sums = scratch + (steps > depth ? g : turn++ % 2) * 1024;
+                const char *ahead = (const char *)(b + now * STEP) + g * lines * 64 * now;
+                /* where the 32 rows of this group begin */
+                here.to = t.gate ? t.to + (g * t.steps + here.column / 32) * STEP : t.to + g * 32 * t.stride;
+                multiply(a + (g * steps + s) * STEP, b, now, sums, s > 0, rows - g * 32 > 16, &last, ahead, lines,
+                         here.to + (t.gate ? 0 : here.column), stride);
+                write_some(&last, 32);
+                if (s + now == steps) last = (pending){.target = here, .sums = sums, .count = least(32, rows - g * 32)};
+            }
+        }
+    }
+    write_some(&last, 32);
+}
+
+/* ---- layers --------------------------------------------------------------------------------------------- */
+
+static _Thread_local kept_memory kept;
+
+typedef struct {
+    int64_t in_steps, inner_steps, first_panels, second_panels; /* of a feed-forward part; else only the firsts */
+    int64_t block_bytes, inner_bytes, sums_bytes;               /* of one block of rows */
+} sizes;
+
+static sizes sizes_of(const layer *l, int64_t rows) {
+    const int64_t padded = round_up(rows, 32);
+    sizes z = {.in_steps = (l->in + 31) / 32, .inner_steps = (l->inner + 31) / 32};
+    z.first_panels = l->gate ? 2 * z.inner_steps : (l->out_width + 31) / 32;
+    z.second_panels = l->gate ? (l->out_width + 31) / 32 : 0;
+    z.block_bytes = padded * z.in_steps * 64;
+    z.inner_bytes = l->gate ? padded * z.inner_steps * 64 : 0;
+    z.sums_bytes = (padded < 64 ? 64 : padded) * 128;
+    return z;
+}
+
+/* Panels [from, to) of the first or only product, of rows that are packed in `block` and are rows `row` and on of the step. */
+static void first_product(const layer *l, const sizes *z, const bf16 *block, bf16 *inner, int64_t row, int64_t rows,
+                          int64_t from, int64_t to, float *sums) {
+    target t = {.gate = l->gate, .bias = l->bias};
+    if (l->gate) t.to = inner, t.steps = z->inner_steps;
+    else t.to = l->out + row * l->out_width, t.stride = l->out_width;
+    run_panels(block, rows, z->in_steps, l->first, from, to, t, l->gate ? z->inner_steps * 32 : l->out_width, sums);
+}
+
+static void second_product(const layer *l, const sizes *z, const bf16 *inner, int64_t row, int64_t rows, int64_t from,
+                           int64_t to, float *sums) {
+    target t = {.to = l->out + row * l->out_width, .stride = l->out_width};
+    run_panels(inner, rows, z->inner_steps, l->second, from, to, t, l->out_width, sums);
+}
+
+/* Every thread takes blocks of rows through the whole layer. */
+static int layer_by_rows(const layer *l, int64_t threads) {
+    const int64_t rounds = (l->rows + threads * BLOCK - 1) / (threads * BLOCK);
+    const int64_t height = round_up((l->rows + threads * rounds - 1) / (threads * rounds), 32);
+    const sizes z = sizes_of(l, height);
+    int failed = 0;
+#pragma omp parallel
+    {
+        char *memory = take(&kept, z.block_bytes + z.inner_bytes + z.sums_bytes);
+        bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
+        float *sums = (float *)(memory + z.block_bytes + z.inner_bytes);
+        if (!memory)
+#pragma omp atomic write
+            failed = 1;
+        const tile_shapes before = enter_tiles();
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t lo = 0; lo < l->rows; lo += height) {
+            const int64_t rows = least(height, l->rows - lo);
+            if (!memory) continue;
+            for (int64_t row = 0; row < rows; row++) pack_row(l, block, row, lo + row);
+            first_product(l, &z, block, inner, lo, rows, 0, z.first_panels, sums);
+            if (l->gate) second_product(l, &z, inner, lo, rows, 0, z.second_panels, sums);
+        }
+        leave_tiles(&before);
+    }
+    return failed;
+}
+
+/* All rows are one block; threads share the panels. */
+static int layer_by_panels(const layer *l, int64_t threads) {
+    const sizes z = sizes_of(l, l->rows);
+    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * z.sums_bytes);
+    if (!memory) return 1;
+    bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
+    const int64_t first_chunk = (z.first_panels + 4 * threads - 1) / (4 * threads);
+    const int64_t second_chunk = (z.second_panels + 4 * threads - 1) / (4 * threads);
+#pragma omp parallel
+    {
+        float *sums = (float *)(memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * z.sums_bytes);
+        const tile_shapes before = enter_tiles();
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < l->rows; row++) pack_row(l, block, row, row);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t p = 0; p < z.first_panels; p += first_chunk)
+            first_product(l, &z, block, inner, 0, l->rows, p, least(p + first_chunk, z.first_panels), sums);
+        if (l->gate)
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t p = 0; p < z.second_panels; p += second_chunk)
+                second_product(l, &z, inner, 0, l->rows, p, least(p + second_chunk, z.second_panels), sums);
+        leave_tiles(&before);
+    }
+    return 0;
+}
+
+/* Whether the functions of this source can be used here. */
+int tiles_allowed(void) { return ask_for_tiles(); }
+
+/* Runs a layer. Gives 0, or 1 when there was no memory to work in. */
+int run_layer(const layer *l) {
+    const int64_t threads = omp_get_max_threads();
+    if (l->rows == 0) return 0;
+    return l->rows <= FEW ? layer_by_panels(l, threads) : layer_by_rows(l, threads);
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* What sources that use AMX share: tile registers, a few vector operations, and memory of a thread. */
+#pragma once
+
+#if defined(__AMX_BF16__)
+#include <immintrin.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+typedef uint16_t bf16;
+
+#define TILE 512 /* elements of a tile: 16 rows of 32 inputs, or 16 pairs of inputs for 16 outputs */
+
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_shapes;
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+
+/* Linux gives a process the tile registers when it asks. */
+static inline int ask_for_tiles(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+/* All tiles whole. Gives what they were before, so that whoever used them finds them in the same shapes. */
+static inline tile_shapes enter_tiles(void) {
+    tile_shapes before, ours = {.palette = 1};
+    _tile_storeconfig(&before);
+    for (int i = 0; i < 8; i++) ours.row_bytes[i] = 64, ours.rows[i] = 16;
+    _tile_loadconfig(&ours);
+    return before;
+}
+
+static inline void leave_tiles(const tile_shapes *before) {
+    if (before->palette) _tile_loadconfig(before);
+    else _tile_release();
+}
+
+/* Lanes of the first `count` of 32 elements. */
+static inline __mmask32 first_of(int64_t count) {
+    return count >= 32 ? ~(__mmask32)0 : count <= 0 ? 0 : ((__mmask32)1 << count) - 1;
+}
+
+static inline __m512 widen(__m256i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16)); }
+
+/* exp(x) for x up to 88 by a polynomial around the nearest power of two; relative error below 1e-6 */
+static inline __m512 exp_vector(__m512 x) {
+    /* the bound comes first: the second operand is what is left of a NaN */
+    x = _mm512_min_ps(_mm512_set1_ps(88.0f), _mm512_max_ps(_mm512_set1_ps(-87.0f), x));
+    x = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+    __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 f = _mm512_sub_ps(x, whole), p = _mm512_set1_ps(1.3333558e-3f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6181291e-3f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, whole);
+}
+
+/* Memory of a thread, kept from call to call of one source; NULL where there is none. */
+typedef struct {
+    char *memory;
+    int64_t size;
+} kept_memory;
+
+static inline char *take(kept_memory *kept, int64_t size) {
+    if (size > kept->size) {
+        free(kept->memory);
+        kept->memory = aligned_alloc(64, round_up(size, 64));
+        kept->size = kept->memory ? size : 0;
+    }
+    return kept->memory;
+}
+
+#endif

@@ -1,0 +1,106 @@
+"""Linear layers and the head in C give a row the same bits in every step, whatever other rows are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.cpu import CpuKernels
+from kernels.native import load_native_ops
+
+NATIVE = load_native_ops()
+pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason="no AMX or no C compiler here")
+
+ROWS = 700
+# more inputs than stay in the first-level cache; no whole tile of inputs, of inner or of outputs
+IN, INNER, OUT = 870, 1010, 90
+# within a tile of 16 rows, at its edge, few enough for threads to share the outputs or not
+PARTS = ((0, 1), (7, 23), (16, 48), (100, 228), (100, 229), (3, 690))
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> CpuKernels:
+    return CpuKernels(NATIVE)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def plain(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    x, linear = random(ROWS, IN).bfloat16(), kernels.pack_linear(random(OUT, IN).bfloat16(), random(OUT).bfloat16())
+    return lambda rows: linear(x[rows])
+
+
+def normed(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1).bfloat16()
+    linear = kernels.pack_normed_linear(random(IN), 1e-5, random(OUT, IN).bfloat16())
+    return lambda rows: linear(stream[rows].clone(), update[rows])
+
+
+def feed_forward(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1).bfloat16()
+    gate_up, down = random(2 * INNER, IN).bfloat16(), random(IN, INNER).bfloat16()
+    whole = kernels.pack_feed_forward(random(IN), 1e-5, gate_up, down, "silu")
+    return lambda rows: whole(stream[rows].clone(), update[rows])
+
+
+def denominator(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    hidden, head = random(ROWS, 90), random(2100, 90).bfloat16()
+    return lambda rows: kernels.log_sum_exp(hidden[rows], head)
+
+
+def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    hidden, head = random(ROWS, 96), random(2100, 96).bfloat16()
+    ids = torch.arange(3 * ROWS).view(ROWS, 3)
+    return lambda rows: kernels.label_logits(hidden[rows], head, ids[rows])
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, labels])
+def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
+    kernels: CpuKernels, operation: Callable[[CpuKernels], Callable[[slice], Tensor]]
+) -> None:
+    run = operation(kernels)
+    whole = run(slice(None))
+
+    for low, high in PARTS:
+        assert torch.equal(run(slice(low, high)), whole[low:high]), (low, high)
+
+
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator])
+def test_row_that_is_not_a_number_reaches_no_other(
+    kernels: CpuKernels,
+    operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = operation(kernels)
+    clean = run(slice(0, 40))
+    monkeypatch.setattr("tests.kernels.test_native_linear_bits.random", with_bad_row)
+    found = operation(kernels)(slice(0, 40))
+
+    good = torch.arange(40) != BAD_ROW
+    assert torch.equal(found[good], clean[good])
+    assert found[BAD_ROW].isnan().all()
+
+
+BAD_ROW = 17
+
+
+def with_bad_row(*shape: int, seed: int = 0) -> Tensor:
+    """As :func:`random`, but one row of what has a row for every token is not a number."""
+    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    if shape[0] == ROWS:
+        numbers[BAD_ROW] = torch.nan
+    return numbers
