@@ -77,7 +77,7 @@ def _run(options: Options) -> int:
         session.start_systems()
         session.compare_scores(check_prompts(encode))
         session.run_blocks([workloads[name] for name in options.workloads if name in _IN_BLOCKS])
-        plan = _profile_plan(options, workloads)
+        plan = profile_plan(options, workloads)
         run_profile(session, plan, vocabulary, record_file, repeats=min(options.repeats, DEFAULT_REPEATS))
         if "W6" in options.workloads:
             corpus = SIZES[options.size].corpus
@@ -106,7 +106,7 @@ def _build(options: Options, vocabulary: Vocabulary) -> dict[str, Workload]:
     return {name: build_workload(name, options.size, vocabulary) for name in TITLES if name in wanted}
 
 
-def _profile_plan(options: Options, workloads: Mapping[str, Workload]) -> dict[str, list[Workload]]:
+def profile_plan(options: Options, workloads: Mapping[str, Workload]) -> dict[str, list[Workload]]:
     """What is run with clocks around operations; the sweep is, to tell attention from the rest."""
     plan: dict[str, list[Workload]] = {}
     for spec in options.systems:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from benchmarks.aims import LEAST_RATIO
 from benchmarks.comparison import Comparison
@@ -67,22 +67,22 @@ def roof_cells(series: Series, cost: ModelCost) -> tuple[str, str]:
     return ("", "") if roof is None or share is None else (digits(roof), f"{share:.0%}")
 
 
-def rounds_section(comparisons: Mapping[str, Sequence[Comparison]]) -> str:
-    """Ratio and calibrations of every round of ``ours``, by the system it is compared with."""
+def rounds_section(comparisons: Sequence[Comparison]) -> str:
+    """Ratio and calibrations of every round."""
     rows = [
         (
             f"{comparison.workload} {comparison.phase}",
-            other,
+            comparison.own,
+            comparison.other,
             str(one.repeat + 1),
             f"{digits(one.ratio)}{'' if one.idle else '*'}",
             digits(one.own_gflops),
             digits(one.other_gflops),
         )
-        for other, found in comparisons.items()
-        for comparison in found
+        for comparison in comparisons
         for one in comparison.rounds
     ]
     if not rows:
         return ""
-    head = ("phase", "system", "round", "ours ÷ it", "calibration around ours", "around it")
+    head = ("phase", "ours", "other", "round", "ratio", "calibration around ours", "around the other")
     return f"## Rounds\n\n* the machine was not idle around both.\n\n{table(head, rows)}"

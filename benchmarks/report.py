@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from benchmarks.aims_report import aims_section
 from benchmarks.comparison import OURS, Comparison, against_best, compare
@@ -42,7 +42,7 @@ def report(records: Sequence[Record]) -> str:
     phases = [record for record in records if isinstance(record, PhaseRecord)]
     series, best = phase_series(phases), against_best(phases)
     others = [system for system in dict.fromkeys(record.system for record in phases) if system != OURS]
-    by_other = {other: compare(phases, OURS, other) for other in others}
+    of_ours = [one for other in others for one in compare(phases, OURS, other)]
     profiles = profile_series([record for record in records if isinstance(record, ProfileRecord)])
     points = sweep_points(series, profiles)
     sections = [
@@ -50,14 +50,14 @@ def report(records: Sequence[Record]) -> str:
         _scores([record for record in records if isinstance(record, DriftRecord)]),
         aims_section(records, series, best, profiles, points),
         best_section(best, series, cost),
-        _throughput([one for one in series if one.workload in _THROUGHPUT], cost, by_other),
+        _throughput([one for one in series if one.workload in _THROUGHPUT], cost, of_ours),
         _latency([one for one in series if one.workload == "W4"]),
         _open_loop([one for one in series if one.workload == "W7"]),
         _cache([record for record in records if isinstance(record, CacheRecord)]),
         profile_section(profiles),
         sweep_section(points),
         _memory([record for record in records if isinstance(record, MemoryRecord)]),
-        rounds_section(by_other),
+        rounds_section([*of_ours, *(one for one in best if one.own != OURS)]),
         _faults([record for record in records if isinstance(record, FaultRecord)]),
     ]
     return "\n\n".join(section for section in sections if section)
@@ -89,10 +89,10 @@ def _scores(records: Sequence[DriftRecord]) -> str:
     )
 
 
-def _throughput(series: Sequence[Series], cost: ModelCost, by_other: Mapping[str, Sequence[Comparison]]) -> str:
+def _throughput(series: Sequence[Series], cost: ModelCost, of_ours: Sequence[Comparison]) -> str:
     if not series:
         return ""
-    ratios = {(one.workload, one.phase, one.other): one.ratio for found in by_other.values() for one in found}
+    ratios = {(one.workload, one.phase, one.other): one.ratio for one in of_ours}
     rows = [
         (
             f"{one.workload} {one.phase}",

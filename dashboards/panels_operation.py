@@ -102,11 +102,12 @@ CACHE = RowSpec(
         PanelSpec(
             title="Kept and evicted tokens",
             description="Does the cache hold what comes back? Evictions near the rate of kept tokens, with a low hit "
-            "rate, mean that the working set does not fit.",
+            "rate, mean that the working set does not fit. Recomputed tokens were evicted from under a task.",
             unit="si:tok/s",
             queries=(
                 Query(expr=total("scorer_kept_tokens_total"), legend="kept"),
                 Query(expr=total("scorer_evicted_tokens_total"), legend="evicted"),
+                Query(expr=total("scorer_recomputed_tokens_total"), legend="recomputed"),
             ),
         ),
         PanelSpec(

@@ -40,6 +40,7 @@ from engine.records import (
     TokenIds,
     TokenListener,
     Unscored,
+    sum_usage,
 )
 
 __all__ = [
@@ -77,4 +78,5 @@ __all__ = [
     "TokenIds",
     "TokenListener",
     "Unscored",
+    "sum_usage",
 ]

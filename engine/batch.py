@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -89,24 +90,12 @@ def build_batch(step: Step, block_size: int, device: torch.device) -> ExtendBatc
     tokens = np.empty(trie.num_fresh, dtype=np.int64)
     positions = np.empty(trie.num_fresh, dtype=np.int32)
     spans = _SpanList()
-    for node in trie.nodes():
+    for node in trie.nodes:
         fresh = slice(node.packed, node.packed + node.num_fresh)
         tokens[fresh] = node.row.tokens[node.fresh_low : node.high]
         positions[fresh] = np.arange(node.fresh_low, node.high)
         _add_spans(spans, node, block_size)
-    reads = [
-        RowReads(
-            row=row,
-            first=row.state.first_unread,
-            places=trie.packed_places(end, row.state.first_unread, row.end),
-        )
-        for row, end in zip(step.rows, trie.ends, strict=True)
-        if row.end > row.state.first_unread
-    ]
-    wanted = np.unique(np.array([place for read in reads for place in read.places], dtype=np.int64))
-    reads = [
-        RowReads(row=read.row, first=read.first, places=np.searchsorted(wanted, read.places).tolist()) for read in reads
-    ]
+    reads, wanted = _reads(step)
     table = spans.table(positions, block_size)
     keep_rows, keep_slots = _kept(step, block_size)
     columns = to_device([tokens, positions.astype(np.int64), wanted, keep_rows, keep_slots], device)
@@ -136,6 +125,22 @@ def to_device(columns: list[SlotArray], device: torch.device) -> tuple[Tensor, .
     return tuple(joined[start : start + len(column)] for start, column in zip(starts, columns, strict=False))
 
 
+def _reads(step: Step) -> tuple[list[RowReads], SlotArray]:
+    """What each row reads, and the packed rows that are read at all, ascending."""
+    readers = [
+        (row, step.trie.packed_places(end, row.state.first_unread, row.end))
+        for row, end in zip(step.rows, step.trie.ends, strict=True)
+        if row.end > row.state.first_unread
+    ]
+    packed = np.array([place for _, places in readers for place in places], dtype=np.int64)
+    wanted, among = np.unique(packed, return_inverse=True)
+    places = iter(among.tolist())
+    reads = [
+        RowReads(row=row, first=row.state.first_unread, places=list(islice(places, len(own)))) for row, own in readers
+    ]
+    return reads, wanted
+
+
 def _add_spans(spans: _SpanList, node: TrieNode, block_size: int) -> None:
     below = (node.packed, node.packed_end)
     if below[0] < below[1]:
@@ -148,32 +153,22 @@ def _add_spans(spans: _SpanList, node: TrieNode, block_size: int) -> None:
 
 def _cached_segments(node: TrieNode, block_size: int) -> Iterator[tuple[Segment, int]]:
     """The cached part ``[low, fresh_low)`` of a node, in as few pieces as its blocks allow."""
-    piece: Segment | None = None
+    blocks: list[int] = []
+    offset = length = 0
     start = node.low
-    for cached in node.row.match.nodes:
+    for cached in node.row.match.between(node.low, node.fresh_low):
         low, high = max(cached.start, node.low), min(cached.end, node.fresh_low)
-        if low >= high:
-            continue
         part = cached.segment.part(low - cached.start, high - cached.start, block_size)
-        joined = None if piece is None else _join(piece, part, block_size)
-        if joined is not None:
-            piece = joined
+        used = (offset + length) % block_size  # of the last block; 0: all
+        if blocks and used == part.offset and (used == 0 or blocks[-1] == part.block_ids[0]):
+            blocks += part.block_ids[used > 0 :]
+            length += part.length
             continue
-        if piece is not None:
-            yield piece, start
-        piece, start = part, low
-    if piece is not None:
-        yield piece, start
-
-
-def _join(left: Segment, right: Segment, block_size: int) -> Segment | None:
-    """One segment, if ``right`` begins in the slot after ``left`` (counted along the blocks)."""
-    end = left.end_offset(block_size)
-    if end == block_size and right.offset == 0:
-        return Segment(left.block_ids + right.block_ids, left.offset, left.length + right.length)
-    if end == right.offset and left.block_ids[-1] == right.block_ids[0]:
-        return Segment(left.block_ids + right.block_ids[1:], left.offset, left.length + right.length)
-    return None
+        if blocks:
+            yield Segment(tuple(blocks), offset, length), start
+        blocks, offset, length, start = list(part.block_ids), part.offset, part.length, low
+    if blocks:
+        yield Segment(tuple(blocks), offset, length), start
 
 
 def _kept(step: Step, block_size: int) -> tuple[SlotArray, SlotArray]:

@@ -10,6 +10,9 @@ from engine.errors import OutOfCapacity
 
 BlockId = int
 
+_Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
+_SEARCHED = 1024  # blocks looked at together for a free one
+
 
 class BlockAllocator:
     """Hands out fixed-size KV blocks and counts their holders.
@@ -27,6 +30,7 @@ class BlockAllocator:
             raise ValueError(f"num_blocks is {num_blocks}; it must be at least 1")
         self._holders = np.zeros(num_blocks, dtype=np.int64)
         self._num_free = num_blocks
+        self._lowest_free = 0  # no block before it is free
 
     @property
     def num_blocks(self) -> int:
@@ -63,14 +67,10 @@ class BlockAllocator:
             raise OutOfCapacity(f"{count} blocks wanted, {self._num_free} of {self.num_blocks} free")
         if count == 0:
             return []
-        free = np.flatnonzero(self._holders == 0)
-        # of all windows of `count` ascending free ids, the first with the least spread
-        spread = free[count - 1 :] - free[: len(free) - count + 1]
-        first = int(spread.argmin())
-        taken = free[first : first + count]
+        taken = self._closest_free(count)
         self._holders[taken] = 1
         self._num_free -= count
-        return [int(block) for block in taken]
+        return taken.tolist()
 
     def retain(self, blocks: Sequence[BlockId]) -> None:
         """Add one holder to each of ``blocks``, all of them held already and distinct.
@@ -89,9 +89,24 @@ class BlockAllocator:
         """
         held = self._checked(blocks)
         self._holders[held] -= 1
-        self._num_free += int((self._holders[held] == 0).sum())
+        freed = held[self._holders[held] == 0]
+        self._num_free += len(freed)
+        self._lowest_free = min(self._lowest_free, int(freed.min(initial=self.num_blocks)))
 
-    def _checked(self, blocks: Sequence[BlockId]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _closest_free(self, count: int) -> _Ids:
+        """Of all windows of ``count`` ascending free ids, the first with the least spread."""
+        while not (free := self._holders[self._lowest_free : self._lowest_free + _SEARCHED] == 0).any():
+            self._lowest_free += _SEARCHED
+        self._lowest_free += int(free.argmax())
+        run = self._holders[self._lowest_free : self._lowest_free + count]
+        if len(run) == count and not run.any():  # the usual case, and its cost does not grow with the pool
+            return np.arange(self._lowest_free, self._lowest_free + count)
+        found = np.flatnonzero(self._holders == 0)
+        spread = found[count - 1 :] - found[: len(found) - count + 1]
+        first = int(spread.argmin())
+        return found[first : first + count]
+
+    def _checked(self, blocks: Sequence[BlockId]) -> _Ids:
         held = np.asarray(blocks, dtype=np.int64)
         if len(np.unique(held)) != len(held):
             raise ValueError(f"a block comes twice in {list(blocks)}")

@@ -17,8 +17,7 @@ class EngineConfig:
         block_size: Token positions per KV block.
         pool_bytes: Memory for K and V. Where it is not given, a quarter of what is free on a CPU, and
             85 % on a GPU.
-        step_tokens: Most new positions in one forward pass. Exceeded only where rows that follow
-            read positions of the path they share with the step: those are computed with it.
+        step_tokens: Most new positions in one forward pass.
         max_row_tokens: Longest prompt that is accepted; where it is not given, the model's context.
         max_queued_tokens: New positions that may wait; a single larger task is accepted when
             nothing else waits.

@@ -26,6 +26,7 @@ from engine.records import (
     TokenOutcome,
     TokenReadout,
     Unscored,
+    sum_usage,
 )
 from engine.row_order import order_rows
 from engine.sequence import RowState, TaskState
@@ -100,16 +101,8 @@ class GenerationState(TaskState):
         return True
 
     def usage(self) -> RowUsage:
-        """The prompt counts once; of later rounds only what they computed."""
-        now, before = super().usage(), self.usage_before
-        if not self.decodes:
-            return now
-        return RowUsage(
-            prompt_tokens=before.prompt_tokens + now.computed_tokens,
-            cached_tokens=before.cached_tokens,
-            shared_tokens=before.shared_tokens,
-            computed_tokens=before.computed_tokens + now.computed_tokens,
-        )
+        """The prompt counts once; of later rounds the one position that each row adds."""
+        return sum_usage([self.usage_before, super().usage()])
 
     def stats(self, end: TaskEnd) -> TaskStats:
         return replace(

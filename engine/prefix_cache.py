@@ -67,6 +67,11 @@ class PrefixCache:
         return self._tree.cached_tokens
 
     @property
+    def clock(self) -> int:
+        """Says later of what is committed after it was read: see :meth:`engine.prefix_tree.Match.known_at`."""
+        return self._tree.clock
+
+    @property
     def capacity_tokens(self) -> int:
         return self._blocks.num_blocks * self.block_size
 
@@ -116,7 +121,8 @@ class PrefixCache:
         nodes: list[Node] = []
         for growth, segment in zip(growths, segments, strict=True):
             parent = self._end_at(growth.anchor, growth.start) if growth.parent is None else nodes[growth.parent]
-            node = self._tree.insert(parent, growth.tokens, segment, growth.owner)
+            # a copy, since a part of a row keeps all of it in memory
+            node = self._tree.insert(parent, growth.tokens.copy(), segment, growth.owner)
             node.spare = growth.spare
             nodes.append(node)
         return nodes
@@ -125,8 +131,10 @@ class PrefixCache:
         """Let the first ``tokens`` of a match stay whoever ends; returns how many of them were spare."""
         wanted = min(tokens, match.depth)
         kept = 0
-        for node in match.nodes:
-            if node.spare and node.start < wanted:
+        for node in reversed(match.nodes):
+            if not node.spare:
+                break
+            if node.start < wanted:
                 upper = self._end_at(node, min(wanted, node.end))
                 upper.spare = False
                 kept += len(upper.tokens)

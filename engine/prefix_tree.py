@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from engine.records import TokenIds
 from engine.row_order import common_prefix, no_tokens
 
 NO_OWNER = -1
+
+_DEAD_ENTRIES = 64  # that the eviction order may hold whatever its length
+
+_born, _start, _end = attrgetter("born"), attrgetter("start"), attrgetter("end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +43,18 @@ class Segment:
 class Node:
     """A run of tokens that is in the cache, with everything before it.
 
-    ``start`` is the position of its first token; ``pins`` counts tasks that need it or
-    something below it; ``spare`` says that nobody but its owner wants it kept. When a node is
-    split, the object keeps the lower part, so that a reference to a node stays a reference to
-    the end of what it stood for.
+    ``start`` is the position of its first token; ``pins`` counts those who need its end, and the
+    children that have pins; ``spare`` says that nobody but its owner wants it kept, nor what is
+    below. When a node is split, the object keeps the lower part, so that a reference to a node
+    stays a reference to the end of what it stood for. ``born`` is what the tree's clock said when
+    it was inserted: no later than that of any node below it. ``last_use`` leaves out uses of what
+    is below it, until that is removed.
     """
 
     __slots__ = (
+        "born",
         "children",
         "dead",
-        "hits",
         "last_use",
         "owner",
         "parent",
@@ -65,8 +73,8 @@ class Node:
         self.parent = parent
         self.owner = owner
         self.children: dict[int, Node] = {}
+        self.born = 0
         self.pins = 0
-        self.hits = 0
         self.last_use = 0
         self.spare = False
         self.queued = False
@@ -102,11 +110,23 @@ class Match:
         """The deepest node that is touched; the root when nothing matched."""
         return self.nodes[-1] if self.nodes else self.root
 
+    def known_at(self, clock: int) -> int:
+        """How much of it was in the tree when the tree's clock said ``clock``."""
+        count = bisect_right(self.nodes, clock, key=_born)
+        return min(self.depth, self.nodes[count - 1].end) if count else 0
+
+    def between(self, low: int, high: int) -> list[Node]:
+        """The nodes that hold some of the positions ``[low, high)``."""
+        if low >= high:
+            return []
+        return self.nodes[bisect_right(self.nodes, low, key=_end) : bisect_left(self.nodes, high, key=_start)]
+
 
 class PrefixTree:
     """One radix tree per namespace over token ids; edges end at any token.
 
     The tree counts tokens and pins and knows the order of eviction; it does not own blocks.
+    ``clock`` counts insertions and uses.
     Invariant: ``cached_tokens`` is the sum of all node lengths, ``pinned`` the nodes with
     pins; siblings differ in their first token; no node but a root is empty.
     Not thread-safe: the engine thread owns it.
@@ -118,8 +138,9 @@ class PrefixTree:
         self._namespaces: dict[Node, str] = {}  # of every root
         self._childless: set[Node] = set()  # roots that had no children when last looked at
         self._leaves: list[tuple[int, int, Node]] = []  # heap: last use, tie break, node
+        self._num_dead = 0  # of them, removed from the tree
         self._pushes = 0
-        self._clock = 0
+        self.clock = 0
         self.num_nodes = 0
         self.cached_tokens = 0
         self.pinned: set[Node] = set()
@@ -156,7 +177,7 @@ class PrefixTree:
         if after is not None:
             # beyond `after.depth` the rows may agree with each other, but not with the last node
             reached = min(common, after.depth)
-            match.nodes = [node for node in after.nodes if node.end <= reached]
+            match.nodes = after.nodes[: bisect_right(after.nodes, reached, key=_end)]
             match.depth = match.nodes[-1].end if match.nodes else 0
         node = match.last
         while match.depth < len(tokens):
@@ -173,25 +194,28 @@ class PrefixTree:
 
     def touch(self, match: Match) -> None:
         """Note a use: the nodes of ``match`` become the last to be evicted."""
-        self._clock += 1
-        for node in match.nodes:
-            node.last_use = self._clock
-            node.hits += 1
+        self.clock += 1
+        match.last.last_use = self.clock
 
     def pin(self, node: Node) -> None:
         """Protect ``node`` and everything above it from eviction until :meth:`unpin`."""
-        for each in node.path():
-            self.pinned.add(each)
-            each.pins += 1
+        while node.parent is not None:
+            node.pins += 1
+            if node.pins > 1:
+                return
+            self.pinned.add(node)
+            node = node.parent
 
     def unpin(self, node: Node) -> None:
         """Undo one :meth:`pin` of the same node, however often it was split since."""
-        for each in node.path():
-            assert each.pins > 0, "unpinned more often than pinned"
-            each.pins -= 1
-            if each.pins == 0:
-                self.pinned.discard(each)
-                self._offer(each)
+        while node.parent is not None:
+            assert node.pins > 0, "unpinned more often than pinned"
+            node.pins -= 1
+            if node.pins:
+                return
+            self.pinned.discard(node)
+            self._offer(node)
+            node = node.parent
 
     def insert(self, parent: Node, tokens: TokenIds, segment: Segment, owner: int) -> Node:
         """Hang a new leaf under ``parent``, which must end where ``tokens`` begin.
@@ -203,8 +227,8 @@ class PrefixTree:
         if first in parent.children:
             raise ValueError(f"position {parent.end} already has a child that begins with token {first}")
         node = Node(tokens, segment, parent.end, parent, owner)
-        self._clock += 1
-        node.last_use = self._clock
+        self.clock += 1
+        node.born = node.last_use = self.clock
         parent.children[first] = node
         self.num_nodes += 1
         self.cached_tokens += len(tokens)
@@ -232,7 +256,8 @@ class PrefixTree:
         upper = Node(
             node.tokens[:length], node.segment.part(0, length, self._block_size), node.start, parent, node.owner
         )
-        upper.pins, upper.hits, upper.last_use, upper.spare = node.pins, node.hits, node.last_use, node.spare
+        upper.born, upper.last_use, upper.spare = node.born, node.last_use, node.spare
+        upper.pins = 1 if node.pins else 0
         parent.children[int(node.tokens[0])] = upper
         node.segment = node.segment.part(length, len(node.tokens), self._block_size)
         node.tokens = node.tokens[length:]
@@ -249,7 +274,10 @@ class PrefixTree:
         while self._leaves:
             last_use, _, node = heapq.heappop(self._leaves)
             node.queued = False
-            if node.dead or node.children or node.pins:
+            if node.dead:
+                self._num_dead -= 1
+                continue
+            if node.children or node.pins:
                 continue  # offered again when it becomes an unpinned leaf
             if last_use != node.last_use:
                 self._offer(node)
@@ -266,6 +294,10 @@ class PrefixTree:
         node.dead = True
         self.num_nodes -= 1
         self.cached_tokens -= len(node.tokens)
+        parent.last_use = max(parent.last_use, node.last_use)
+        if node.queued:
+            self._num_dead += 1
+            self._forget_dead_entries()
         if parent.parent is not None:
             self._offer(parent)
         elif not parent.children:
@@ -277,6 +309,17 @@ class PrefixTree:
             if not root.children:
                 del self._roots[self._namespaces.pop(root)]
         self._childless.clear()
+
+    def _forget_dead_entries(self) -> None:
+        """Take removed nodes out of the eviction order once they are the most of it.
+
+        A node that is removed otherwise than by eviction stands in it still, and would for as long
+        as there is room.
+        """
+        if self._num_dead > max(_DEAD_ENTRIES, len(self._leaves) // 2):
+            self._leaves = [entry for entry in self._leaves if not entry[2].dead]
+            heapq.heapify(self._leaves)
+            self._num_dead = 0
 
     def _offer(self, node: Node) -> None:
         """Put an unpinned leaf into the eviction order, once."""

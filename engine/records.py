@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -181,17 +182,36 @@ Outcome: TypeAlias = LabelOutcome | LikelihoodOutcome | TokenOutcome | Unscored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowUsage:
-    """Where the positions of a row came from: ``prompt = cached + shared + computed``.
+    """Where the positions of a row came from: ``prompt = cached + shared + computed``, always.
 
-    ``cached``: in the tree before this task computed anything. ``shared``: computed once for
-    another row of the same step or task. ``computed``: run for this row. A prefix that is
-    evicted between two steps of its own task is computed again and counted again.
+    Args:
+        prompt_tokens: Positions that steps have settled: all of a row that has a score, fewer of
+            one that ran out of time.
+        cached_tokens: In the tree before the first step of the task.
+        shared_tokens: Computed since then, for another row of the task or for a task that runs beside it.
+        computed_tokens: Run for this row.
+        recomputed_tokens: Run again for this row, since they were evicted between two steps of its
+            task. Not among the others, which count a position once.
     """
 
     prompt_tokens: int
     cached_tokens: int = 0
     shared_tokens: int = 0
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
+
+
+def sum_usage(usages: Sequence[RowUsage]) -> RowUsage:
+    """The usage of several rows as if they were one."""
+    if len(usages) == 1:
+        return usages[0]
+    return RowUsage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        shared_tokens=sum(usage.shared_tokens for usage in usages),
+        computed_tokens=sum(usage.computed_tokens for usage in usages),
+        recomputed_tokens=sum(usage.recomputed_tokens for usage in usages),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +222,10 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStats:
-    """What a task cost. All times in seconds; a task that never ran has zero prefill."""
+    """What a task cost. All times in seconds; a task that never ran has zero prefill.
+
+    Tokens are sums over its rows, see :class:`RowUsage`.
+    """
 
     task_id: str
     end: TaskEnd
@@ -211,6 +234,7 @@ class TaskStats:
     cached_tokens: int = 0
     shared_tokens: int = 0
     computed_tokens: int = 0
+    recomputed_tokens: int = 0
     kept_tokens: int = 0  # positions newly written to the cache
     generated_tokens: int = 0
     num_steps: int = 0
@@ -265,7 +289,7 @@ class StepStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSnapshot:
-    """State of the engine at the end of its last step; cheap to read from any thread.
+    """State of the engine at the end of its last step, and its queue as it is; cheap to read from any thread.
 
     ``free_blocks + cached_blocks + pinned_blocks == num_blocks``. Pinned: needed by a task
     that is under way. Cached: reusable, and the first to go when room is needed.

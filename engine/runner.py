@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, InvalidStateError
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -134,7 +135,13 @@ class EngineThread:
             alive = self._died is None and self._thread.is_alive()
             accepting = alive and self._closing_at is None
             reason = "" if accepting else "draining" if alive else f"stopped: {self._died}" if self._died else "stopped"
-            return EngineHealth(alive=alive, accepting=accepting, reason=reason, snapshot=self._snapshot)
+            arrived = list(self._inbox)
+            snapshot = replace(
+                self._snapshot,
+                queued_tasks=self._snapshot.queued_tasks + len(arrived),
+                queued_tokens=self._snapshot.queued_tokens + sum(task.queued_tokens for task in arrived),
+            )
+            return EngineHealth(alive=alive, accepting=accepting, reason=reason, snapshot=snapshot)
 
     def close(self, *, drain_s: float) -> None:
         """See :meth:`engine.api.Engine.close`; returns when the thread has ended."""
@@ -170,6 +177,8 @@ class EngineThread:
             closing_at = self._closing_at
         for task in arrived:
             self._scheduler.add(task)
+        if arrived:
+            self._snapshot = self._take_snapshot()
         if closing_at is None:
             return True
         return self._scheduler.num_tasks > 0 and time.monotonic() < closing_at
@@ -230,14 +239,15 @@ class EngineThread:
 
     def _settle(self, task: TaskState, end: TaskEnd, error: EngineError | None) -> TaskEnd:
         """Give the future its one end and return it; a future that was cancelled meanwhile keeps that end."""
+        result = task.result(end) if error is None and end != "cancelled" else None
         with self._wake:
             del self._unended[task.serial]
             self._waiting_tokens -= task.admitted_tokens
         try:
             if error is not None:
                 task.future.set_exception(error)
-            elif end != "cancelled":
-                task.future.set_result(task.result(end))
+            elif result is not None:
+                task.future.set_result(result)
         except InvalidStateError:
             end = "cancelled"
         if end == "cancelled":

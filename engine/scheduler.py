@@ -3,7 +3,9 @@
 Tasks are served in the order of their arrival, the rows of a task in sorted order. A step
 ends between two rows unless a row alone exceeds the budget. Where it ends, the next rows take
 along what they share with the step: the path is kept for them, and positions they read are
-read now. So no position of a task is computed twice, whatever the budget.
+read now. Since a row reads its positions in order, a step that computes some that a later row
+reads begins where that row's reading does: see :meth:`engine.sequence.TaskState.closed_from`.
+So no position of a task is computed twice unless it was evicted meanwhile, and no step exceeds the budget.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 
 from engine.errors import OutOfCapacity
 from engine.prefix_cache import Growth, PrefixCache
@@ -46,15 +49,21 @@ class Step:
 
 @dataclass(slots=True)
 class _Selection:
-    """Rows of one task for a step; ``complete`` if they are all that is left of it."""
+    """Rows of one task for a step, in sorted order.
+
+    Args:
+        common: What each row shares with the one before it; 0 for the first.
+        complete: They are all that is left of the task.
+    """
 
     rows: list[StepRow] = field(default_factory=list)
+    common: list[int] = field(default_factory=list)
     new_tokens: int = 0
     complete: bool = False
 
-    def add(self, row: StepRow, claimed: list[Interval]) -> None:
+    def add(self, row: StepRow, common: int) -> None:
+        self.common.append(common if self.rows else 0)
         self.rows.append(row)
-        self.new_tokens += _size(claimed)
 
 
 class Scheduler:
@@ -83,7 +92,7 @@ class Scheduler:
         """Take ``task``; note a use of what it will find in the cache, and count what it will not."""
         uncached = 0
         claims = PathClaims()
-        for row, _, match in self._visits(task, claims):
+        for _, row, match in self._visits(task, claims):
             self._cache.touch(match)
             uncached += _size(claims.claim(row.fresh_from(match), len(row.row.tokens)))
         task.queued_tokens = uncached
@@ -110,18 +119,22 @@ class Scheduler:
         """
         if not self._tasks:
             return None
-        chosen: list[StepRow] = []
+        chosen: list[_Selection] = []
         budget = self._step_tokens
         alone = True
         for task in self._tasks:
             selection = self._select(task, budget, alone=alone)
-            chosen += selection.rows
+            chosen.append(selection)
             budget -= selection.new_tokens
             # or the few tokens of those that decode would keep a long row waiting until they end
             alone = alone and (task.decodes or not selection.rows)
             if budget <= 0 or not selection.complete:
                 break
-        return self._try(chosen, optional_keeps=True) or self._smallest_step()
+        step = self._try(chosen, optional_keeps=True) or self._smallest_step()
+        for started in step.tasks:
+            if started.began is None:
+                started.began = self._cache.clock
+        return step
 
     def finish(self, step: Step, *, commit: bool) -> int:
         """Publish what the step kept, or give its room back if it failed; let go of its paths.
@@ -173,17 +186,18 @@ class Scheduler:
                 for holder in self._tasks:
                     self._hold(holder, None)
                 self._cache.evict_all()
-            rows = self._select(task, self._step_tokens, alone=True, most_rows=1).rows
-            if (step := self._try(rows, optional_keeps=False)) is not None:
+            chosen = self._select(task, self._step_tokens, alone=True, most_rows=1)
+            if (step := self._try([chosen], optional_keeps=False)) is not None:
                 return step
         raise AssertionError("a row that fits the pool fits it once everything else is evicted")
 
-    def _try(self, rows: list[StepRow], *, optional_keeps: bool) -> Step | None:
-        """A step of ``rows`` that holds what it stands on; None, and nothing held, if there is no room for it."""
+    def _try(self, chosen: list[_Selection], *, optional_keeps: bool) -> Step | None:
+        """A step of ``chosen`` that holds what it stands on; None, and nothing held, if there is no room for it."""
+        rows, common = _merge([selection for selection in chosen if selection.rows])
         for node in _stands_on(rows):
             self._cache.hold(node)
         try:
-            return self._plan(rows, optional_keeps=optional_keeps)
+            return self._plan(rows, common, optional_keeps=optional_keeps)
         except OutOfCapacity:
             self._release(rows)
             return None
@@ -199,42 +213,52 @@ class Scheduler:
         chosen = _Selection()
         claims = PathClaims()
         visits = self._visits(task, claims)
-        for row, _, match in visits:
+        for place, row, match in visits:
             start, end = row.fresh_from(match), len(row.row.tokens)
+            missing = claims.missing(start, end)
+            first = task.closed_from(place, missing[0][0]) if missing else end
+            if first < start:
+                missing = claims.missing(first, end)
+            new_tokens = _size(missing)
             full = most_rows is not None and len(chosen.rows) >= most_rows
-            if full or _size(claims.missing(start, end)) > budget - chosen.new_tokens:
+            if full or new_tokens > budget - chosen.new_tokens:
                 break
             keep = row.row.keep_tokens + row.row.spare_tokens
-            chosen.add(StepRow(task, row, end, keep, match), claims.claim(start, end))
+            chosen.add(StepRow(task, row, end, keep, match), task.order.common[place])
+            chosen.new_tokens += new_tokens
+            claims.take(missing, end)
         else:
             chosen.complete = True
             return chosen
         # `row` is the first that does not fit whole: a chunk of it, or only what it shares
-        chunk = alone and not chosen.rows
-        carried = claims.reach(start, end, budget) if chunk else claims.overlap if chosen.rows else 0
-        if carried > start:
-            chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
-        for row, common, match in visits:
-            carried = min(carried, common)
-            if carried <= row.first_read_from_here:
+        common = task.order.common[place]
+        if alone and not chosen.rows:
+            claims.claim(first, first + budget)
+            chosen.new_tokens = budget
+        if claims.covered > start:
+            chosen.add(StepRow(task, row, claims.covered, claims.covered, match), common)
+            common = len(row.row.tokens)
+        for place, row, match in visits:
+            common = min(common, task.order.common[place])
+            if claims.covered <= row.first_read_from_here:
                 break
-            if carried <= row.first_unread:
-                continue
-            # what this row reads of the shared path is computed now or never
-            start = row.fresh_from(match)
-            chosen.add(StepRow(task, row, carried, carried, match), claims.claim(start, carried))
+            if claims.covered > row.first_unread:
+                # what this row reads of the shared path is read now or computed twice
+                chosen.add(StepRow(task, row, claims.covered, claims.covered, match), common)
+                common = len(row.row.tokens)
         return chosen
 
-    def _visits(self, task: TaskState, claims: PathClaims) -> Iterator[tuple[RowState, int, Match]]:
-        """Rows from the cursor on, in order, with what they share and where they stand in the cache."""
+    def _visits(self, task: TaskState, claims: PathClaims) -> Iterator[tuple[int, RowState, Match]]:
+        """Rows from the cursor on: their places in the order of the task, and how far they are in the cache."""
         match: Match | None = None
-        for row, common in _from_cursor(task):
+        for place in range(task.cursor, len(task.order.order)):
+            row = task.rows[task.order.order[place]]
+            common = task.order.common[place] if place > task.cursor else 0
             match = self._cache.match(task.task.namespace, row.row.tokens, after=match, common=common)
             claims.approach(common)
-            yield row, common, match
+            yield place, row, match
 
-    def _plan(self, chosen: list[StepRow], *, optional_keeps: bool) -> Step:
-        rows, common = _merge(chosen)
+    def _plan(self, rows: list[StepRow], common: list[int], *, optional_keeps: bool) -> Step:
         if not optional_keeps:
             for row in rows:
                 if row.end == len(row.tokens):
@@ -250,8 +274,9 @@ class Scheduler:
         return Step(rows=rows, trie=trie, new=new, growths=growths, growth_places=places, segments=segments)
 
     def _next_match(self, task: TaskState) -> Match | None:
-        row = next((row for row, _ in _from_cursor(task) if row.outcome is None), None)
-        return None if row is None else self._cache.match(task.task.namespace, row.row.tokens)
+        if task.finished:
+            return None
+        return self._cache.match(task.task.namespace, task.rows[task.order.order[task.cursor]].row.tokens)
 
     def _hold(self, task: TaskState, match: Match | None) -> None:
         held, task.held = task.held, None
@@ -271,7 +296,7 @@ def _growths(trie: StepTrie) -> tuple[list[Growth], list[int]]:
     growths: list[Growth] = []
     places: list[int] = []
     growth_of: dict[int, int] = {}  # id of a trie node -> index of its growth
-    for node in trie.nodes():
+    for node in trie.nodes:
         start = max(node.low, min(node.row.match.depth, node.high))
         parent = growth_of.get(id(node.parent)) if start == node.low else None
         wanted = min(max(node.wanted, start), node.keep)
@@ -298,17 +323,13 @@ def _stands_on(rows: Iterable[StepRow]) -> list[Node]:
     return list(dict.fromkeys(row.match.last for row in rows))
 
 
-def _from_cursor(task: TaskState) -> Iterator[tuple[RowState, int]]:
-    """The rows from the cursor on, each with what it shares with the one before; 0 for the first."""
-    order = task.order
-    for place in range(task.cursor, len(order.order)):
-        yield task.rows[order.order[place]], order.common[place] if place > task.cursor else 0
-
-
-def _merge(chosen: list[StepRow]) -> tuple[list[StepRow], list[int]]:
+def _merge(chosen: list[_Selection]) -> tuple[list[StepRow], list[int]]:
     """Rows of several tasks in one sorted order, with the shared lengths of neighbours."""
-    keys = {id(row): (row.task.task.namespace, sort_key(row.tokens)) for row in chosen}
-    rows = sorted(chosen, key=lambda row: keys[id(row)])
+    if len(chosen) == 1:
+        return chosen[0].rows, chosen[0].common
+    keyed = [((row.task.task.namespace, sort_key(row.tokens)), row) for selection in chosen for row in selection.rows]
+    keyed.sort(key=itemgetter(0))
+    rows = [row for _, row in keyed]
     common = [0] * bool(rows)
     for left, right in pairwise(rows):
         same = left.task.task.namespace == right.task.task.namespace

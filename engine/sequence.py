@@ -23,6 +23,7 @@ from engine.records import (
     TaskStats,
     TokenReadout,
     Unscored,
+    sum_usage,
 )
 from engine.row_order import RowOrder
 
@@ -32,30 +33,34 @@ class RowState:
 
     ``first_unread`` is the first position whose hidden state is still wanted: nothing from it
     on may be taken from the cache. ``accounted`` positions have been counted as cached,
-    shared or computed. No row from this one on, in the order of the task, reads a position before
-    ``first_read_from_here``.
+    shared or computed; those before ``counted_from`` are not this row's to count. No row from
+    this one on, in the order of the task, reads a position before ``first_read_from_here``.
     """
 
     __slots__ = (
         "accounted",
         "cached",
         "computed",
+        "counted_from",
         "first_read_from_here",
         "first_unread",
         "log_probs",
         "outcome",
+        "recomputed",
         "row",
         "shared",
     )
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: Row, *, counted_from: int = 0) -> None:
         self.row = row
+        self.counted_from = counted_from
         self.first_unread = first_read(row)
         self.first_read_from_here = self.first_unread
-        self.accounted = 0
+        self.accounted = counted_from
         self.cached = 0
         self.shared = 0
         self.computed = 0
+        self.recomputed = 0
         self.log_probs: list[float] = []
         self.outcome: Outcome | None = None
 
@@ -63,34 +68,31 @@ class RowState:
         """The first position that a step must compute for this row, standing at ``match``."""
         return min(match.depth, self.first_unread)
 
-    def account(self, match: Match, *, end: int, fresh_from: int, new: list[tuple[int, int]], owner: int) -> None:
+    def account(self, match: Match, *, end: int, fresh_from: int, new: list[tuple[int, int]], began: int) -> None:
         """Count the positions up to ``end`` that this step settled for the row.
 
         Args:
             match: Where the row stood in the tree when the step was made; still valid.
             fresh_from: Where the step began to compute for the row.
             new: Intervals of positions that the step computes on behalf of this row.
-            owner: Serial number of the row's task.
+            began: The clock of the cache when the first step of the row's task was made.
         """
-        settled = self.accounted
-        found = min(fresh_from, end)
-        for node in match.nodes:
-            count = max(0, min(node.end, found) - max(node.start, settled))
-            if node.owner == owner:
-                self.shared += count
-            else:
-                self.cached += count
-        self.computed += sum(high - low for low, high in new)
-        fresh = max(0, end - max(found, settled))
-        self.shared += fresh - sum(max(0, high - max(low, settled)) for low, high in new)
-        self.accounted = max(settled, end)
+        settled = min(self.accounted, end)
+        cached = max(0, min(fresh_from, end, match.known_at(began)) - settled)
+        computed = sum(max(0, high - max(low, settled)) for low, high in new)
+        self.cached += cached
+        self.computed += computed
+        self.shared += end - settled - cached - computed
+        self.recomputed += sum(high - low for low, high in new) - computed
+        self.accounted = max(self.accounted, end)
 
     def usage(self) -> RowUsage:
         return RowUsage(
-            prompt_tokens=len(self.row.tokens),
+            prompt_tokens=self.accounted - self.counted_from,
             cached_tokens=self.cached,
             shared_tokens=self.shared,
             computed_tokens=self.computed,
+            recomputed_tokens=self.recomputed,
         )
 
 
@@ -114,6 +116,7 @@ class TaskState:
         cursor: Place in ``order`` of the first row without an outcome.
         held: End of the path that the next row will need, protected from eviction.
         spare: What the task put into the cache that nobody else wants kept, parents first.
+        began: The clock of the cache when its first step was made: what was committed later is no hit.
         queued_tokens: Positions this task is still expected to compute.
         admitted_tokens: What it counts for in the queue until it ends.
     """
@@ -127,6 +130,7 @@ class TaskState:
     cursor: int = 0
     held: Node | None = None
     spare: list[Node] = field(default_factory=list)
+    began: int | None = None
     queued_tokens: int = 0
     admitted_tokens: int = 0
     first_step_s: float | None = None
@@ -142,7 +146,7 @@ class TaskState:
 
     def set_out(self) -> None:
         """Begin with the rows of the task."""
-        self.rows = [RowState(row) for row in self.task.rows]
+        self.rows = [RowState(row, counted_from=len(row.tokens) - 1 if self.decodes else 0) for row in self.task.rows]
         for following, index in pairwise(reversed(self.order.order)):
             row = self.rows[index]
             row.first_read_from_here = min(row.first_unread, self.rows[following].first_read_from_here)
@@ -168,6 +172,22 @@ class TaskState:
         """Called when every row has an outcome: make rows of what follows from them, if anything does."""
         return False
 
+    def closed_from(self, place: int, position: int) -> int:
+        """Where a step begins that computes ``position`` of the row at ``place`` of the order, and what follows.
+
+        A later row that passes through ``position`` and reads it must read it in this step, or the
+        position would be computed twice; and a row reads in order, so it must have read what comes
+        before. The same goes for those positions.
+        """
+        shared = len(self.rows[self.order.order[place]].row.tokens)
+        for later in range(place + 1, len(self.rows)):
+            row = self.rows[self.order.order[later]]
+            shared = min(shared, self.order.common[later])
+            if shared <= position or position <= row.first_read_from_here:
+                break
+            position = min(position, row.first_unread)
+        return position
+
     def advance(self) -> None:
         """Move the cursor past rows that have an outcome."""
         while self.cursor < len(self.rows) and self.rows[self.order.order[self.cursor]].outcome is not None:
@@ -175,12 +195,7 @@ class TaskState:
 
     def usage(self) -> RowUsage:
         """The sum over all rows."""
-        return RowUsage(
-            prompt_tokens=sum(len(row.row.tokens) for row in self.rows),
-            cached_tokens=sum(row.cached for row in self.rows),
-            shared_tokens=sum(row.shared for row in self.rows),
-            computed_tokens=sum(row.computed for row in self.rows),
-        )
+        return sum_usage([row.usage() for row in self.rows])
 
     def stats(self, end: TaskEnd) -> TaskStats:
         now, usage = time.monotonic(), self.usage()
@@ -192,6 +207,7 @@ class TaskState:
             cached_tokens=usage.cached_tokens,
             shared_tokens=usage.shared_tokens,
             computed_tokens=usage.computed_tokens,
+            recomputed_tokens=usage.recomputed_tokens,
             kept_tokens=self.kept_tokens,
             num_steps=self.num_steps,
             queue_s=(self.first_step_s or now) - self.submitted_s,

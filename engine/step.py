@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import traceback
+from dataclasses import dataclass
 
 import torch
 
@@ -15,6 +17,18 @@ from engine.readout import read_out
 from engine.records import StepStats
 from engine.scheduler import Scheduler, Step
 from kernels.api import KernelSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ran:
+    """What is left of a step once its tensors are gone."""
+
+    read_rows: int
+    num_spans: int
+    began: float
+    ended: float
+    prefill_s: float
+    readout_s: float
 
 
 class StepRunner:
@@ -33,51 +47,60 @@ class StepRunner:
     def run(self) -> tuple[Step, StepStats] | None:
         """Run the next step, if any task waits. Rows that it finishes have their outcome after it.
 
-        A step that raises leaves the cache as it was before, less what was evicted; its tasks
-        are named by :class:`StepFailed`.
+        Raises:
+            StepFailed: it could not be computed. The cache is as it was before, less what was evicted;
+                whatever else is raised means that the books are wrong, and nothing may run after it.
         """
         began = time.perf_counter()
         step = self._scheduler.next_step()
         if step is None:
             return None
         try:
-            stats = self._execute(step, began)
+            ran = self._compute(step)
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # or who keeps the error keeps the tensors of the step
             self._scheduler.finish(step, commit=False)
             raise StepFailed(step) from error
-        return step, stats
-
-    @torch.inference_mode()
-    def _execute(self, step: Step, began: float) -> StepStats:
-        batch = build_batch(step, self._cache.block_size, self._decoder.device)
-        scheduled = time.perf_counter()
-        self._clock.start()
-        hidden = self._decoder.forward(batch, self._pool)
-        self._clock.stop()
-        read_out(batch.reads, hidden, self._decoder.head, self._kernels)
-        read = time.perf_counter()
-        prefill_s = self._clock.seconds()
-        readout_s = max(0.0, read - scheduled - prefill_s)
-        self._account(step, prefill_s=prefill_s, readout_s=readout_s)
+        self._account(step, prefill_s=ran.prefill_s, readout_s=ran.readout_s)
         kept_tokens = self._scheduler.finish(step, commit=True)
-        return StepStats(
+        return step, StepStats(
             num_rows=len(step.rows),
             num_tasks=len(step.tasks),
             computed_tokens=step.trie.num_fresh,
             kept_tokens=kept_tokens,
-            read_rows=len(batch.read_rows),
+            read_rows=ran.read_rows,
             evicted_tokens=self._cache.take_evicted_tokens(),
+            num_spans=ran.num_spans,
+            schedule_s=ran.began - began,
+            prefill_s=ran.prefill_s,
+            readout_s=ran.readout_s,
+            commit_s=time.perf_counter() - ran.ended,
+        )
+
+    @torch.inference_mode()
+    def _compute(self, step: Step) -> _Ran:
+        batch = build_batch(step, self._cache.block_size, self._decoder.device)
+        began = time.perf_counter()
+        self._clock.start()
+        hidden = self._decoder.forward(batch, self._pool)
+        self._clock.stop()
+        read_out(batch.reads, hidden, self._decoder.head, self._kernels)
+        ended = time.perf_counter()
+        prefill_s = self._clock.seconds()
+        return _Ran(
+            read_rows=len(batch.read_rows),
             num_spans=batch.spans.num_spans,
-            schedule_s=scheduled - began,
+            began=began,
+            ended=ended,
             prefill_s=prefill_s,
-            readout_s=readout_s,
-            commit_s=time.perf_counter() - read,
+            readout_s=max(0.0, ended - began - prefill_s),
         )
 
     @staticmethod
     def _account(step: Step, *, prefill_s: float, readout_s: float) -> None:
         for row, new in zip(step.rows, step.new, strict=True):
-            row.state.account(row.match, end=row.end, fresh_from=row.fresh_from, new=new, owner=row.task.serial)
+            assert row.task.began is not None, "a task of a step has begun"
+            row.state.account(row.match, end=row.end, fresh_from=row.fresh_from, new=new, began=row.task.began)
             row.task.queued_tokens = max(0, row.task.queued_tokens - sum(high - low for low, high in new))
         for task in step.tasks:
             task.num_steps += 1

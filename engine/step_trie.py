@@ -7,7 +7,8 @@ axis; "who attends to this node" is that range and never a mask (DESIGN 2.1, 2.2
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.prefix_tree import Match
@@ -27,6 +28,11 @@ class PathClaims:
     def __init__(self) -> None:
         self._claimed: list[Interval] = []  # disjoint, ascending
         self.overlap = 0
+
+    @property
+    def covered(self) -> int:
+        """Where what is claimed of the path that the next row shares ends; 0 if nothing of it is."""
+        return max((min(high, self.overlap) for low, high in self._claimed if low < self.overlap), default=0)
 
     def approach(self, common: int) -> None:
         """Note that the next row shares ``common`` tokens with the row before it."""
@@ -49,19 +55,16 @@ class PathClaims:
     def claim(self, start: int, end: int) -> list[Interval]:
         """Take what is missing of ``[start, end)`` for the next row and return it."""
         taken = self.missing(start, end)
+        self.take(taken, end)
+        return taken
+
+    def take(self, missing: list[Interval], end: int) -> None:
+        """Take ``missing`` for the next row, which ends at ``end``."""
         if end > self.overlap:  # the row leaves the path in hand: its own path replaces it
             self._claimed = [(low, min(high, self.overlap)) for low, high in self._claimed if low < self.overlap]
             self.overlap = end
-        self._claimed = _union(self._claimed, taken)
-        return taken
-
-    def reach(self, start: int, end: int, budget: int) -> int:
-        """How far the next row gets from ``start`` towards ``end`` by computing ``budget`` positions."""
-        for low, high in self.missing(start, end):
-            if high - low > budget:
-                return low + budget
-            budget -= high - low
-        return end
+        if missing:
+            self._claimed = _union(self._claimed, missing)
 
 
 def _union(left: list[Interval], right: list[Interval]) -> list[Interval]:
@@ -109,7 +112,8 @@ class TrieNode:
 
     ``[low, fresh_low)`` is in the cache; ``[fresh_low, high)`` is computed and stands at
     ``packed`` onwards on the packed axis. The new positions of the node and all below it are
-    ``[packed, packed_end)``.
+    ``[packed, packed_end)``. Nodes name their parents and not the other way round, so a step
+    and what it holds go with the last reference and not when garbage is next looked for.
     """
 
     low: int
@@ -117,9 +121,8 @@ class TrieNode:
     parent: TrieNode | None
     row: StepRow  # any row that passes through; its tokens and match hold for [low, high)
     fresh_low: int
-    keep: int
+    keep: int = 0
     wanted: int = 0
-    children: list[TrieNode] = field(default_factory=list)
     packed: int = 0
     packed_end: int = 0
 
@@ -132,6 +135,7 @@ class StepTrie:
     """The trie of the rows of one step.
 
     Attributes:
+        nodes: Depth first, parents before children.
         num_fresh: Positions to compute: the packed axis is ``[0, num_fresh)``.
         ends: For each row, the node in which it ends.
     """
@@ -143,16 +147,16 @@ class StepTrie:
             rows: Sorted by namespace, then by tokens.
             common: Tokens that each row shares with the one before it; 0 across namespaces.
         """
-        self._roots: list[TrieNode] = []
+        self.nodes: list[TrieNode] = []
         self.ends: list[TrieNode] = []
-        path: list[TrieNode] = []
+        path: list[int] = []  # of the row in hand: places in `nodes`
         overlap = 0
         for row, shared in zip(rows, common, strict=True):
             overlap = min(overlap, shared)
             if row.end > overlap:
                 self._cut(path, overlap)
                 self._extend(path, row)
-                self.ends.append(path[-1])
+                self.ends.append(self.nodes[-1])
                 overlap = row.end
             else:
                 self.ends.append(self._node_ending_at(path, row.end))
@@ -160,17 +164,7 @@ class StepTrie:
             node.fresh_low = min(node.fresh_low, row.fresh_from)
             node.keep = max(node.keep, row.keep)
             node.wanted = max(node.wanted, row.wanted)
-        self.num_fresh = 0
-        for root in self._roots:
-            self._lay_out(root)
-
-    def nodes(self) -> Iterator[TrieNode]:
-        """All nodes, depth first, parents before children."""
-        stack = self._roots[::-1]
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(reversed(node.children))
+        self.num_fresh = self._lay_out()
 
     def packed_places(self, end: TrieNode, low: int, high: int) -> list[int]:
         """Where the positions ``[low, high)`` of a row that ends in ``end`` stand on the packed axis."""
@@ -184,55 +178,50 @@ class StepTrie:
             node = node.parent
         return places
 
-    def _cut(self, path: list[TrieNode], depth: int) -> None:
+    def _cut(self, path: list[int], depth: int) -> None:
         """Shorten the path to ``depth``, splitting the node that reaches across it."""
-        while path and path[-1].low >= depth:
+        while path and self.nodes[path[-1]].low >= depth:
             path.pop()
-        if path and path[-1].high > depth:
-            path[-1] = self._split(path[-1], depth)
+        if path and self.nodes[path[-1]].high > depth:
+            self._split(path, len(path) - 1, depth)
+            path.pop()
 
-    def _extend(self, path: list[TrieNode], row: StepRow) -> None:
-        parent = path[-1] if path else None
-        low = parent.high if parent else 0
-        node = TrieNode(low, row.end, parent, row, row.end, 0)
-        (parent.children if parent else self._roots).append(node)
-        path.append(node)
+    def _extend(self, path: list[int], row: StepRow) -> None:
+        parent = self.nodes[path[-1]] if path else None
+        path.append(len(self.nodes))
+        self.nodes.append(TrieNode(parent.high if parent else 0, row.end, parent, row, row.end))
 
-    def _node_ending_at(self, path: list[TrieNode], depth: int) -> TrieNode:
-        for place, node in enumerate(path):
-            if node.high == depth:
-                return node
-            if node.high > depth:
-                upper = self._split(node, depth)
-                path.insert(place, upper)
-                return upper
-        raise AssertionError("the path in hand covers the row")
+    def _node_ending_at(self, path: list[int], depth: int) -> TrieNode:
+        level = bisect_left(path, depth, key=lambda place: self.nodes[place].high)
+        node = self.nodes[path[level]]
+        return node if node.high == depth else self._split(path, level, depth)
 
-    def _split(self, node: TrieNode, depth: int) -> TrieNode:
-        """Cut ``node`` at ``depth``; the object keeps the lower part, so ``ends`` stay true."""
-        upper = TrieNode(node.low, depth, node.parent, node.row, depth, 0, children=[node])
-        siblings = node.parent.children if node.parent else self._roots
-        siblings[siblings.index(node)] = upper
+    def _split(self, path: list[int], level: int, depth: int) -> TrieNode:
+        """Cut a node of the path at ``depth``; the object keeps the lower part, so ``ends`` stay true."""
+        place = path[level]
+        node = self.nodes[place]
+        upper = TrieNode(node.low, depth, node.parent, node.row, depth)
+        self.nodes.insert(place, upper)
         node.low, node.parent = depth, upper
+        path[level:] = [place, *(below + 1 for below in path[level:])]
         return upper
 
-    def _lay_out(self, root: TrieNode) -> None:
-        """Carry needs up from the leaves, then give every node its place, parents first."""
-        order = []
-        stack = [root]
-        while stack:
-            node = stack.pop()
-            order.append(node)
-            stack.extend(reversed(node.children))
-        for node in reversed(order):
-            if node.parent is not None:
-                node.parent.fresh_low = min(node.parent.fresh_low, node.fresh_low)
-                node.parent.keep = max(node.parent.keep, node.keep)
-                node.parent.wanted = max(node.parent.wanted, node.wanted)
+    def _lay_out(self) -> int:
+        """Carry needs up from the leaves, then give every node its place; returns how many positions are new."""
+        for node in reversed(self.nodes):
+            parent = node.parent
+            if parent is not None:
+                parent.fresh_low = min(parent.fresh_low, node.fresh_low)
+                parent.keep = max(parent.keep, node.keep)
+                parent.wanted = max(parent.wanted, node.wanted)
             node.fresh_low = min(max(node.fresh_low, node.low), node.high)
             node.keep = min(node.keep, node.high)
-        for node in order:
-            node.packed = self.num_fresh
-            self.num_fresh += node.num_fresh
-        for node in reversed(order):
-            node.packed_end = node.children[-1].packed_end if node.children else node.packed + node.num_fresh
+        num_fresh = 0
+        for node in self.nodes:
+            node.packed = num_fresh
+            num_fresh += node.num_fresh
+            node.packed_end = num_fresh
+        for node in reversed(self.nodes):
+            if node.parent is not None:
+                node.parent.packed_end = max(node.parent.packed_end, node.packed_end)
+        return num_fresh

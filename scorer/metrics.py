@@ -117,8 +117,11 @@ class Metrics:
         self._task_rows = histogram("scorer_task_rows", "Rows of a task given to the engine.", _ROW_BUCKETS)
         self._prompt = counter("scorer_prompt_tokens_total", "Tokens of all rows: cached, shared and computed.")
         self._cached = counter("scorer_cached_tokens_total", "Prompt tokens whose keys and values were in the cache.")
-        self._shared = counter("scorer_shared_tokens_total", "Prompt tokens computed once for another row of a batch.")
+        self._shared = counter("scorer_shared_tokens_total", "Prompt tokens computed once for another row.")
         self._computed = counter("scorer_computed_tokens_total", "Prompt tokens that the model ran.")
+        self._recomputed = counter(
+            "scorer_recomputed_tokens_total", "Tokens run again: they were evicted while their task was under way."
+        )
 
         self._generated = counter("scorer_generated_tokens_total", "Tokens that answers of generations consist of.")
 
@@ -157,6 +160,7 @@ class Metrics:
         self._cached.inc(stats.cached_tokens)
         self._shared.inc(stats.shared_tokens)
         self._computed.inc(stats.computed_tokens)
+        self._recomputed.inc(stats.recomputed_tokens)
         self._generated.inc(stats.generated_tokens)
 
     def observe_request(self, *, route: str, outcome: RequestOutcome, seconds: float) -> None:

@@ -105,7 +105,7 @@ class OursOverHttp:
         if self._costs is None:
             raise ValueError("the service runs without the option profile=yes")
         operations = msgspec.convert(self._costs.get("/"), dict[str, OperationCost])
-        before, self._steps = self._steps, _step_sums(self._client.text("/metrics").decode())
+        before, self._steps = self._steps, step_sums(self._client.text("/metrics").decode())
         since = {name: value - before.get(name, 0.0) for name, value in self._steps.items()}
         stages = {name: since[f"sum {name}"] for name in STAGES}
         return Profile(operations=operations, stages=stages, steps=round(since["count prefill"]))
@@ -162,7 +162,7 @@ def request_for(group: Group, vocabulary: Vocabulary, *, added_tokens: int) -> d
     }
 
 
-def _step_sums(exposition: str) -> dict[str, float]:
+def step_sums(exposition: str) -> dict[str, float]:
     """Seconds and number of steps by phase, from the service's metrics."""
     return {
         f"{sample.name.rpartition('_')[2]} {sample.labels['phase']}": sample.value

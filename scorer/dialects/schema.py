@@ -210,7 +210,9 @@ class ItemUsage(Struct, frozen=True):
 
     prompt_tokens: int
     cached_tokens: Annotated[int, Meta(description="In the cache before this request.")]
-    shared_tokens: Annotated[int, Meta(description="Computed once for another pair or branch.")]
+    shared_tokens: Annotated[
+        int, Meta(description="Computed once for another pair or branch, or for a request beside this one.")
+    ]
     computed_tokens: Annotated[int, Meta(description="Computed for this pair.")]
     truncated_tokens: Annotated[int, Meta(description="Cut from the texts of this pair.")]
 

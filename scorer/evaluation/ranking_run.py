@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from engine import RowUsage
+from engine import RowUsage, sum_usage
 from scorer.dialects.schema import ScoreRequest, TextItem
 from scorer.evaluation.ranking_eval import Scores
 from scorer.evaluation.ranking_sets import RankingQuery
 from scorer.evaluation.token_shares import usage_of
 from scorer.scoring.batch import ScoredBatch
-from scorer.scoring.batch_results import sum_usage
 
 
 @dataclass(slots=True)

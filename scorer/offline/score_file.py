@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from engine import RowUsage
+from engine import RowUsage, sum_usage
 from scorer.dialects.error_forms import native_error
 from scorer.dialects.native import native_dialect
 from scorer.dialects.schema import ItemResult, ScoreRequest, ScoreResponse
@@ -24,7 +24,6 @@ from scorer.evaluation.token_shares import usage_of
 from scorer.offline.pair_lines import InputError, InputLine, LineInfo, PairLine, read_lines
 from scorer.offline.result_file import ResultFile
 from scorer.scoring.batch import ScoredBatch
-from scorer.scoring.batch_results import sum_usage
 
 Score: TypeAlias = Callable[[ScoreRequest], ScoredBatch]
 Result: TypeAlias = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine import RowResult, RowUsage, ScoreResult, Unscored
+from engine import RowResult, RowUsage, ScoreResult, Unscored, sum_usage
 from scorer.scoring.batch import BatchPlan, BatchTimes, ItemFault, Pair, ScoredBatch, ScoredItem
 from scorer.scoring.item_plan import ItemPlan
 from scorer.scoring.item_scores import score_item
@@ -102,17 +102,6 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
             )
         )
     return items
-
-
-def sum_usage(usages: Sequence[RowUsage]) -> RowUsage:
-    if len(usages) == 1:
-        return usages[0]
-    return RowUsage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        cached_tokens=sum(usage.cached_tokens for usage in usages),
-        shared_tokens=sum(usage.shared_tokens for usage in usages),
-        computed_tokens=sum(usage.computed_tokens for usage in usages),
-    )
 
 
 def _result_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> ItemScore | ItemFault:

@@ -112,6 +112,16 @@ def test_system_that_does_not_count_leaves_computed_open() -> None:
     assert run("together", Silent()).computed is None
 
 
+def test_time_of_forward_passes_is_kept_where_a_system_tells_it() -> None:
+    class Telling(Fake):
+        def submit(self, group: Group, namespace: str) -> Future[Answer]:
+            (row,) = super().submit(group, namespace).result().log_odds
+            return done(Answer(log_odds=(row,), forward_s=row / 10))
+
+    assert run("one_by_one", Telling()).forwards_s == (0.3, 0.5, 0.7)
+    assert run("one_by_one", Fake()).forwards_s == ()
+
+
 def test_client_time_is_told_for_remote_systems_only() -> None:
     class Remote(Fake):
         is_remote = True

@@ -158,6 +158,20 @@ def test_memory_is_held_against_its_parts() -> None:
     assert "Largest resident set ÷ sum: 1.10. Growth over the second half of the requests: 64 bytes." in text
 
 
+def test_rounds_of_ours_beside_all_and_of_its_other_forms_beside_the_best_are_listed() -> None:
+    walls = {"ours": 1.0, "ours-http": 2.0, "vllm": 4.0, "hf-prefix": 8.0}
+    records: list[Record] = [RUN, *(phase(system, wall) for system, wall in walls.items())]
+
+    rows = rows_of(shown(records, ceiling=100.0), "## Rounds")
+
+    assert [(own, other, ratio) for _, own, other, _, ratio, *_ in rows] == [
+        ("ours", "ours-http", "2.00"),
+        ("ours", "vllm", "4.00"),
+        ("ours", "hf-prefix", "8.00"),
+        ("ours-http", "vllm", "2.00"),
+    ]
+
+
 def test_faults_are_loud_and_their_absence_is_said() -> None:
     fault = FaultRecord("ours", "W1 cold #1: 9 positions were computed, 8 are unique")
 

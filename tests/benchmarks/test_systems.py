@@ -11,15 +11,17 @@ import torch
 
 from benchmarks.flops import read_model_cost
 from benchmarks.measure import run_phase
-from benchmarks.messages import RunPhase, Start
+from benchmarks.messages import STAGES, RunPhase, Start
 from benchmarks.systems.contract import System
 from benchmarks.systems.hf import PaddedBatches, SharedPrefix
 from benchmarks.systems.ours import Ours, engine_config
-from benchmarks.systems.ours_http import request_for
+from benchmarks.systems.ours_http import request_for, step_sums
 from benchmarks.systems.registry import make_system
 from benchmarks.token_counts import PerfectCache
 from benchmarks.vocabulary import load_vocabulary
 from benchmarks.workloads import Group, build_workload
+from engine.records import StepStats
+from scorer.metrics import Metrics
 from tests.helpers.llama_files import save_folder, tiny_llama
 
 VOCABULARY = load_vocabulary()
@@ -120,6 +122,14 @@ def test_profile_counts_what_the_formulas_count(ours: Ours, folder: Path) -> Non
         assert profile.stages["prefill"] > 0
 
 
+def test_forward_pass_of_a_question_is_part_of_its_latency(ours: Ours) -> None:
+    for phase in build_workload("W4", "tiny", VOCABULARY).phases:
+        result = run_phase(ours, RunPhase(phase, "forward"))
+
+    assert len(result.forwards_s) == len(result.latencies_s) == 3
+    assert all(0 < part < whole for part, whole in zip(result.forwards_s, result.latencies_s, strict=True))
+
+
 def test_padded_batches_count_their_padding(padded: PaddedBatches) -> None:
     before = padded.computed_tokens()
     padded.submit(Group((1,), (), ((2,), (3, 4, 5))), "any")
@@ -154,6 +164,36 @@ def test_settings_of_the_engine_are_read_from_text() -> None:
 def test_unknown_system_is_named() -> None:
     with pytest.raises(ValueError, match="no system is driven by 'theirs'"):
         make_system(Start("theirs", "", 1, {}), VOCABULARY.labels)
+
+
+def test_seconds_and_number_of_steps_are_read_from_the_metrics_of_the_service() -> None:
+    metrics = Metrics()
+    for prefill_s in (0.25, 0.5):
+        metrics.on_step(
+            StepStats(
+                num_rows=1,
+                num_tasks=1,
+                computed_tokens=1,
+                kept_tokens=0,
+                read_rows=1,
+                evicted_tokens=0,
+                num_spans=1,
+                schedule_s=0.125,
+                prefill_s=prefill_s,
+                readout_s=0.0,
+                commit_s=1.0,
+            )
+        )
+
+    found = step_sums(metrics.exposition(None)[0].decode())
+
+    assert {name: found[f"sum {name}"] for name in STAGES} == {
+        "schedule": 0.25,
+        "prefill": 0.75,
+        "readout": 0.0,
+        "commit": 2.0,
+    }
+    assert found["count prefill"] == 2
 
 
 def test_service_is_asked_for_a_document_with_questions_shortened_by_the_template() -> None:

@@ -46,6 +46,26 @@ def test_agrees_with_a_counter_over_random_calls(seed: int) -> None:
         assert blocks.num_free + blocks.num_held == blocks.num_blocks == total
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_of_all_windows_of_free_blocks_the_first_with_the_least_spread_is_taken(seed: int) -> None:
+    """In a pool of some thousands, nearly full and nearly empty by turns."""
+    rng = random.Random(seed)
+    blocks = BlockAllocator(3000)
+    held: list[int] = []
+    for _ in range(40):
+        want = min(rng.choice([1, 2, 5, 40, 900]), blocks.num_free)
+        free = sorted(set(range(3000)) - set(held))
+        windows = [free[first : first + want] for first in range(len(free) - want + 1)]
+
+        taken = blocks.allocate(want)
+        assert taken == min(windows, key=lambda window: window[-1] - window[0] if window else 0)
+
+        held += taken
+        rng.shuffle(held)
+        given_up, held = held[: (cut := rng.choice([0, 1, len(held) // 2]))], held[cut:]
+        blocks.release(given_up)
+
+
 def test_a_block_cannot_be_freed_twice() -> None:
     blocks = BlockAllocator(8)
     first, *_ = blocks.allocate(3)

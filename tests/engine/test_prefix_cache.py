@@ -314,6 +314,15 @@ class TestRoom:
         keep(cache, [4, 4])
         assert cache.take_evicted_tokens() == 2
 
+    def test_a_part_of_a_row_does_not_keep_the_rest_in_memory(self) -> None:
+        cache = PrefixCache(num_blocks=4, block_size=4)
+        row = ids(range(2000))
+        growth = Growth(anchor=cache.match("a", row).last, parent=None, start=0, tokens=row[:3], owner=0)
+
+        (node,) = cache.commit([growth], cache.reserve([growth]))
+
+        assert node.tokens.base is None
+
     def test_nothing_that_is_reserved_can_be_found_before_it_is_committed(self) -> None:
         cache = PrefixCache(num_blocks=4, block_size=4)
         root = cache.match("a", ids([1])).last

@@ -205,10 +205,13 @@ class TestEvictionOrder:
                     before = set(tree.nodes())
                     insert(tree, row)
                     clock += 1
+                    # the upper half of a split was last used when its lower half was
                     for node in set(tree.nodes()) - before:
-                        # the upper half of a split was last used when its lower half was
-                        halves = [used[child] for child in node.children.values() if child in before]
-                        used[node] = halves[0] if halves else clock
+                        if halves := [used[half] for half in node.children.values() if half in before]:
+                            used[node] = halves[0]
+                    # and a leaf that is new is a use of all that it hangs on
+                    for leaf in set(tree.nodes()) - before - used.keys():
+                        used.update(dict.fromkeys(leaf.path(), clock))
                 case "touch":
                     clock += 1
                     touched = tree.match("a", ids(*row))
@@ -246,6 +249,31 @@ class TestEvictionOrder:
 
         assert order == [first, second, parent]
         assert tree.cached_tokens == tree.num_nodes == 0
+
+
+def test_what_was_removed_does_not_stay_in_the_order_of_eviction() -> None:
+    """As with tokens that a generation says: they leave the tree, and nothing ever has to make room."""
+    tree = PrefixTree(BLOCK_SIZE)
+    kept = insert(tree, [1, 2, 3])
+    for _ in range(1000):
+        tree.remove(insert(tree, [4, 5]))
+        assert len(tree._leaves) < 150
+
+    assert tree.coldest_leaf() is kept
+
+
+def test_a_pin_costs_no_more_than_the_part_of_its_path_that_has_none() -> None:
+    tree = PrefixTree(BLOCK_SIZE)
+    chain = [insert(tree, range(stop)) for stop in range(1, 6)]
+
+    for node in (chain[4], chain[4], chain[2]):
+        tree.pin(node)
+    assert [node.pins for node in chain] == [1, 1, 2, 1, 2]
+
+    for node in (chain[4], chain[2], chain[4]):
+        assert tree.pinned == set(chain)
+        tree.unpin(node)
+    assert [node.pins for node in chain] == [0] * 5
 
 
 def test_two_children_cannot_begin_with_the_same_token() -> None:

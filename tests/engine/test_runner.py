@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,6 +20,7 @@ from torch import Tensor
 import engine.runner
 from engine.checkpoint import Checkpoint
 from engine.errors import DeadlineExceeded, EngineClosed, EngineFault, InvalidTask, OutOfCapacity
+from engine.prefix_cache import PrefixCache
 from engine.records import (
     EngineSnapshot,
     LabelOutcome,
@@ -237,6 +239,18 @@ class TestQueueLimit:
             assert len(first.result(timeout=60).rows) == len(second.result(timeout=60).rows) == 1
         assert len(gate.tasks) == 2
 
+    def test_what_arrives_while_a_step_runs_is_told_at_once(self, checkpoint: Checkpoint) -> None:
+        gate = Gate()
+        with running(tiny_engine(checkpoint, gate)) as engine:
+            engine.submit(task_of([make_row([1] * 10)]))
+            gate.wait()
+            engine.submit(task_of([make_row([2] * 20), make_row([*[2] * 20, 3])]))
+
+            snapshot = engine.health().snapshot
+            assert (snapshot.queued_tasks, snapshot.queued_tokens) == (2, 10 + 21)
+            gate.open()
+            at_rest(engine)
+
 
 class TestDeadlines:
     @pytest.fixture
@@ -438,6 +452,24 @@ class TestFaults:
             assert logits(score(engine, [row])) == expected
             at_rest(engine)
 
+    def test_do_not_keep_the_tensors_of_their_step(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A step that had no memory left would leave none to the next, for as long as a caller keeps its error."""
+        seen: list[weakref.ref[Tensor]] = []
+
+        def swiglu(self: CpuKernels, gate_up: Tensor) -> Tensor:
+            seen.append(weakref.ref(gate_up))
+            raise ArithmeticError("no memory left")
+
+        with running(tiny_engine(checkpoint)) as engine:
+            monkeypatch.setattr(CpuKernels, "swiglu", swiglu)
+            error = engine.submit(task_of([make_row([1, 2, 3])])).exception(timeout=60)
+            at_rest(engine)
+
+        assert isinstance(error, EngineFault)
+        assert [tensor() for tensor in seen] == [None]
+
 
 class TestNumbersThatAreNotFinite:
     @pytest.fixture
@@ -625,6 +657,31 @@ class TestDeath:
 
         self.assert_dead(engine, waiting)
 
+    def test_by_a_result_that_cannot_be_made(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+        def result(self: TaskState, end: TaskEnd) -> ScoreResult:
+            raise RuntimeError("the result broke")
+
+        monkeypatch.setattr(TaskState, "result", result)
+        engine = tiny_engine(checkpoint)
+
+        self.assert_dead(engine, [engine.submit(task_of([make_row([1])]))])
+
+    @pytest.mark.parametrize("method", ["abandon", "commit"])
+    def test_by_books_that_cannot_be_closed_after_a_step(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, method: str
+    ) -> None:
+        """Half a commit is not undone: nothing may run on what is left."""
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("the cache broke")
+
+        if method == "abandon":
+            break_once(monkeypatch, call=0)
+        monkeypatch.setattr(PrefixCache, method, broken)
+        engine = tiny_engine(checkpoint)
+
+        self.assert_dead(engine, [engine.submit(task_of([make_row([1])]))])
+
     def test_while_a_task_is_being_removed(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
         def remove(self: Scheduler, task: TaskState) -> None:
             self._tasks.remove(task)
@@ -770,6 +827,10 @@ def test_every_task_ends_exactly_once(
     assert {name: _end_of(future) for name, future in accepted.items()} == ends
     at_rest(engine)
     assert engine._waiting_tokens == 0
+    for stats in log.tasks:
+        assert stats.prompt_tokens == stats.cached_tokens + stats.shared_tokens + stats.computed_tokens
+    ran = sum(stats.computed_tokens + stats.recomputed_tokens for stats in log.tasks)
+    assert ran == sum(step.computed_tokens for step in log.steps)
 
 
 def _random_task(dice: random.Random, name: str) -> ScoreTask:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from engine.records import RowUsage
 from engine.sequence import TaskState
 from tests.helpers.paper_engine import PaperEngine, cached_prefixes, check_cache, make_task, usages
 from tests.helpers.tries import RowSpec, batches, make_row, unique_work
@@ -17,6 +18,12 @@ namespaces = st.sampled_from(["a", "b"])
 
 def computed(task: TaskState) -> int:
     return sum(usage.computed_tokens for usage in usages(task))
+
+
+def assert_usage_adds_up(task: TaskState) -> None:
+    for row, usage in zip(task.rows, usages(task), strict=True):
+        assert usage.prompt_tokens == usage.cached_tokens + usage.shared_tokens + usage.computed_tokens
+        assert row.outcome is None or usage.prompt_tokens == len(row.row.tokens)
 
 
 class TestWork:
@@ -37,8 +44,7 @@ class TestWork:
             task = engine.run([spec.row() for spec in specs], namespace=name)
 
             assert computed(task) == unique_work(specs, name, cached)
-            for usage in usages(task):
-                assert usage.prompt_tokens == usage.cached_tokens + usage.shared_tokens + usage.computed_tokens
+            assert_usage_adds_up(task)
             kept = set(check_cache(engine.cache))
             assert kept >= {(name, spec.tokens[:stop]) for spec in specs for stop in range(1, spec.keep + 1)}
             assert task.kept_tokens == len(kept) - len(cached)
@@ -62,6 +68,60 @@ class TestWork:
         assert sum(state.kept_tokens for state in states) == sum(step.kept_tokens for step in engine.steps)
         if step_tokens == 1000 and total <= 1000:
             assert total == unique_work([spec for specs in tasks for spec in specs], "a", ())
+
+    @settings(deadline=None, max_examples=200)
+    @given(
+        tasks=batches(num_batches=4),
+        pauses=st.lists(st.integers(0, 3), min_size=4, max_size=4),
+        step_tokens=st.sampled_from([16, 19, 40, 1000]),
+    )
+    def test_a_token_is_cached_if_it_was_there_when_its_task_began_and_shared_if_it_came_since(
+        self, tasks: list[list[RowSpec]], pauses: list[int], step_tokens: int
+    ) -> None:
+        """Tasks arrive while others run. The judge knows what was in the cache before the first step of each."""
+        engine = PaperEngine(num_blocks=2000, step_tokens=step_tokens)
+        specs_of: dict[int, list[RowSpec]] = {}
+        waiting: list[TaskState] = []
+        ended: list[TaskState] = []
+
+        def step() -> None:
+            found = cached_prefixes(engine.cache)
+            ended.extend(engine.step())
+            for task in [task for task in waiting if task.num_steps]:
+                waiting.remove(task)
+                for spec, state in zip(specs_of[task.serial], task.rows, strict=True):
+                    known = 0
+                    while known < len(spec.tokens) and ("a", spec.tokens[: known + 1]) in found:
+                        known += 1
+                    expected[task.serial, id(state)] = min(known, len(spec.tokens) - (spec.target or 1))
+
+        expected: dict[tuple[int, int], int] = {}
+        for specs, pause in zip(tasks, pauses, strict=False):
+            task = engine.add([spec.row() for spec in specs])
+            specs_of[task.serial] = specs
+            waiting.append(task)
+            for _ in range(pause):
+                step()
+        while engine.scheduler.num_tasks:
+            step()
+
+        assert len(ended) == len(specs_of)
+        for task in ended:
+            assert_usage_adds_up(task)
+            for state in task.rows:
+                assert state.usage().cached_tokens == expected[task.serial, id(state)]
+        assert sum(computed(task) for task in ended) == sum(step.computed_tokens for step in engine.steps)
+
+    def test_what_a_task_beside_it_computes_is_shared_and_not_cached(self) -> None:
+        """The second task is in the step that computes all twelve, but only with its first row."""
+        engine = PaperEngine(step_tokens=16)
+        first = engine.add([make_row([5] * 12)])
+        second = engine.add([make_row([5] * 2), make_row([*[5] * 12, *[7] * 12])])
+
+        assert engine.step() == [first]
+        assert second.num_steps == 1
+        assert engine.step() == [second]
+        assert usages(second)[1] == RowUsage(prompt_tokens=24, shared_tokens=12, computed_tokens=12)
 
     def test_rows_behind_a_label_row_still_read_the_path_while_it_is_computed(self) -> None:
         """The step ends before the second row. The third reads nothing of the path; the fourth does."""
@@ -130,28 +190,45 @@ class TestWork:
 
 
 class TestBudget:
-    @settings(deadline=None, max_examples=100)
-    @given(tasks=batches(max_rows=8), step_tokens=st.sampled_from([16, 17, 30]))
-    def test_label_rows_never_exceed_it(self, tasks: list[list[RowSpec]], step_tokens: int) -> None:
+    @settings(deadline=None, max_examples=300)
+    @given(
+        tasks=batches(num_batches=4, max_rows=8),
+        step_tokens=st.sampled_from([16, 17, 30]),
+        together=st.booleans(),
+    )
+    def test_no_step_exceeds_it(self, tasks: list[list[RowSpec]], step_tokens: int, *, together: bool) -> None:
         engine = PaperEngine(num_blocks=2000, step_tokens=step_tokens)
         for specs in tasks:
-            engine.add([RowSpec(spec.tokens, 0, spec.keep).row() for spec in specs])
+            engine.add([spec.row() for spec in specs])
+            while engine.scheduler.num_tasks and not together:
+                engine.step()
         while engine.scheduler.num_tasks:
             engine.step()
 
         assert max(step.computed_tokens for step in engine.steps) <= step_tokens
 
-    @settings(deadline=None, max_examples=100)
-    @given(tasks=batches(max_rows=8), step_tokens=st.sampled_from([16, 17, 30]))
-    def test_is_exceeded_by_no_more_than_the_path_that_later_rows_read(
-        self, tasks: list[list[RowSpec]], step_tokens: int
-    ) -> None:
-        engine = PaperEngine(num_blocks=2000, step_tokens=step_tokens)
-        for specs in tasks:
-            engine.run([spec.row() for spec in specs])
-        longest = max(len(spec.tokens) for specs in tasks for spec in specs)
+    def test_a_cached_path_that_a_later_row_reads_is_read_before_the_step_goes_beyond_it(self) -> None:
+        """Forty tokens are cached. The first row goes on from there; the second reads all of them, and what follows."""
+        path = [token % 7 for token in range(40)]
+        engine = PaperEngine(step_tokens=16)
+        engine.run([make_row(path)])
+        before = len(engine.steps)
+        tail = [1] * 20
 
-        assert max(step.computed_tokens for step in engine.steps) < step_tokens + longest
+        task = engine.run([make_row([*path, *tail, 1]), make_row([*path, *tail, 2, 2], target=60)])
+
+        assert [step.computed_tokens for step in engine.steps[before:]] == [16, 16, 16, 13]
+        assert [usage.computed_tokens for usage in usages(task)] == [21, 40]
+
+    def test_a_cached_path_that_a_later_row_reads_waits_if_nothing_is_computed_beyond_it(self) -> None:
+        path = [token % 7 for token in range(40)]
+        engine = PaperEngine(step_tokens=16)
+        engine.run([make_row(path)])
+        before = len(engine.steps)
+
+        engine.run([make_row([*path, 1, 1]), make_row([*path, 2, 2], target=42)])
+
+        assert [step.computed_tokens for step in engine.steps[before:]] == [2, 16, 16, 10]
 
     def test_a_row_longer_than_it_runs_in_chunks(self) -> None:
         engine = PaperEngine(step_tokens=16)
@@ -390,13 +467,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(self, block_size: int, num_blocks: int, step_tokens: int) -> None:
         self.engine = PaperEngine(num_blocks=num_blocks, block_size=block_size, step_tokens=step_tokens)
         self.capacity = num_blocks * block_size
+        self.tasks: list[TaskState] = []
 
     def add(self, specs: Sequence[RowSpec], namespace: str) -> None:
         rows = []
         for spec in specs:
             tokens = spec.tokens[: self.capacity]
             rows.append(RowSpec(tokens, min(spec.target, len(tokens)), min(spec.keep, len(tokens))).row())
-        self.engine.add(rows, namespace=namespace)
+        self.tasks.append(self.engine.add(rows, namespace=namespace))
 
     @rule(tasks=batches(num_batches=2, max_rows=4), namespace=namespaces)
     def arrive(self, tasks: list[list[RowSpec]], namespace: str) -> None:
@@ -431,6 +509,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         check_cache(self.engine.cache)
         tasks = self.engine.scheduler.tasks()
         assert [task for task in tasks if task.held] in ([], tasks[:1]), "a task that waits holds something"
+        for task in self.tasks:
+            assert_usage_adds_up(task)
+        ran = sum(usage.computed_tokens + usage.recomputed_tokens for task in self.tasks for usage in usages(task))
+        assert ran == sum(step.computed_tokens for step in self.engine.steps)
         held = [task.held for task in tasks if task.held]
         assert self.engine.cache._tree.pinned == {node for end in held for node in end.path()}
 

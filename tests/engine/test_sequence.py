@@ -12,13 +12,13 @@ from tests.helpers.tries import make_row
 SCORED = LabelOutcome(logits=(1.0,), log_sum_exp=None)
 
 
-def path(*parts: tuple[int, int], depth: int | None = None) -> Match:
-    """A match through nodes of ``(length, owner)``, as deep as they are unless told."""
+def path(*lengths: int, depth: int | None = None) -> Match:
+    """A match through nodes of these lengths, as deep as they are unless told. The ``n``-th was born at ``n``."""
     tree = PrefixTree(4)
     match = Match(tree.root("a"))
     node: Node = match.root
-    for length, owner in parts:
-        node = tree.insert(node, np.zeros(length, dtype=np.int32), Segment((0,), 0, length), owner)
+    for length in lengths:
+        node = tree.insert(node, np.zeros(length, dtype=np.int32), Segment((0,), 0, length), 0)
         match.nodes.append(node)
     match.depth = node.end if depth is None else depth
     return match
@@ -35,57 +35,72 @@ class TestFirstRead:
 
 class TestFreshFrom:
     def test_is_where_the_cache_ends(self) -> None:
-        assert RowState(make_row([0] * 9)).fresh_from(path((5, 0))) == 5
+        assert RowState(make_row([0] * 9)).fresh_from(path(5)) == 5
 
     def test_is_before_what_is_read_even_if_that_is_cached(self) -> None:
-        assert RowState(make_row([0] * 9)).fresh_from(path((9, 0))) == 8
-        assert RowState(make_row([0] * 9, target=4)).fresh_from(path((9, 0))) == 5
+        assert RowState(make_row([0] * 9)).fresh_from(path(9)) == 8
+        assert RowState(make_row([0] * 9, target=4)).fresh_from(path(9)) == 5
 
 
 class TestAccount:
-    def test_tells_what_other_tasks_left_from_what_this_one_computed_before(self) -> None:
+    def test_tells_what_was_there_at_first_from_what_was_computed_since(self) -> None:
         state = RowState(make_row([0] * 10))
 
-        state.account(path((3, 7), (4, 1)), end=10, fresh_from=7, new=[(7, 10)], owner=1)
+        state.account(path(3, 4), end=10, fresh_from=7, new=[(7, 10)], began=1)
 
         assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=3, shared_tokens=4, computed_tokens=3)
 
     def test_counts_what_another_row_computes_in_the_same_step_as_shared(self) -> None:
         state = RowState(make_row([0] * 10))
 
-        state.account(path((3, 7)), end=10, fresh_from=3, new=[(8, 10)], owner=1)
+        state.account(path(3), end=10, fresh_from=3, new=[(8, 10)], began=1)
 
         assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=3, shared_tokens=5, computed_tokens=2)
 
     def test_counts_what_is_cached_but_read_as_computed(self) -> None:
         state = RowState(make_row([0] * 10, target=6))
 
-        state.account(path((10, 7)), end=10, fresh_from=4, new=[(4, 10)], owner=1)
+        state.account(path(10), end=10, fresh_from=4, new=[(4, 10)], began=1)
 
         assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=4, shared_tokens=0, computed_tokens=6)
 
     def test_counts_a_node_that_is_matched_in_part_in_part(self) -> None:
         state = RowState(make_row([0] * 10))
 
-        state.account(path((8, 7), depth=6), end=10, fresh_from=6, new=[(6, 10)], owner=1)
+        state.account(path(8, depth=6), end=10, fresh_from=6, new=[(6, 10)], began=1)
 
         assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=6, shared_tokens=0, computed_tokens=4)
 
     def test_counts_every_position_of_a_row_in_chunks_once(self) -> None:
         state = RowState(make_row([0] * 10))
 
-        state.account(path((2, 7)), end=6, fresh_from=2, new=[(2, 6)], owner=1)
-        state.account(path((2, 7), (4, 1)), end=10, fresh_from=6, new=[(6, 9)], owner=1)
+        state.account(path(2), end=6, fresh_from=2, new=[(2, 6)], began=1)
+        state.account(path(2, 4), end=10, fresh_from=6, new=[(6, 9)], began=1)
 
         assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=2, shared_tokens=1, computed_tokens=7)
 
-    def test_counts_what_was_evicted_in_between_as_computed_again(self) -> None:
+    def test_counts_what_was_evicted_in_between_apart(self) -> None:
         state = RowState(make_row([0] * 10))
 
-        state.account(path((2, 7)), end=6, fresh_from=2, new=[(2, 6)], owner=1)
-        state.account(path(), end=10, fresh_from=0, new=[(0, 10)], owner=1)
+        state.account(path(2), end=6, fresh_from=2, new=[(2, 6)], began=1)
+        state.account(path(), end=10, fresh_from=0, new=[(0, 10)], began=1)
 
-        assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=2, shared_tokens=0, computed_tokens=14)
+        assert state.usage() == RowUsage(prompt_tokens=10, cached_tokens=2, computed_tokens=8, recomputed_tokens=6)
+
+    def test_counts_a_chunk_that_ends_before_what_is_settled_as_run_again(self) -> None:
+        state = RowState(make_row([0] * 10))
+
+        state.account(path(2), end=6, fresh_from=2, new=[(2, 6)], began=1)
+        state.account(path(), end=4, fresh_from=0, new=[(0, 4)], began=1)
+
+        assert state.usage() == RowUsage(prompt_tokens=6, cached_tokens=2, computed_tokens=4, recomputed_tokens=4)
+
+    def test_of_a_row_whose_beginning_is_counted_elsewhere_counts_the_rest(self) -> None:
+        state = RowState(make_row([0] * 10), counted_from=9)
+
+        state.account(path(5), end=10, fresh_from=5, new=[(5, 10)], began=1)
+
+        assert state.usage() == RowUsage(prompt_tokens=1, computed_tokens=1, recomputed_tokens=4)
 
 
 class TestTask:
@@ -102,12 +117,13 @@ class TestTask:
     def test_gives_rows_in_the_order_of_the_request_and_names_those_that_ran_out_of_time(self) -> None:
         task = make_task([make_row([9, 9]), make_row([1])], task_id="seven")
         task.rows[0].outcome = SCORED
+        task.rows[0].account(path(), end=2, fresh_from=0, new=[(0, 2)], began=0)
 
         result = task.result("partial")
 
         assert isinstance(result, ScoreResult)
         assert [row.outcome for row in result.rows] == [SCORED, Unscored(reason="deadline")]
-        assert [row.usage.prompt_tokens for row in result.rows] == [2, 1]
+        assert [row.usage.prompt_tokens for row in result.rows] == [2, 0]
         assert (result.stats.task_id, result.stats.end, result.stats.num_rows) == ("seven", "partial", 2)
 
     def test_knows_how_early_any_row_that_is_left_reads(self) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from torch import Tensor
 
@@ -32,6 +35,23 @@ def test_a_step_says_what_it_did() -> None:
     # one for each node, one for the rows below the shared one
     assert stats.num_spans == 3 + 1 + 1
     assert min(stats.schedule_s, stats.prefill_s, stats.readout_s, stats.commit_s) > 0
+
+
+def test_what_a_step_held_goes_with_it_and_does_not_wait_for_the_collector() -> None:
+    engine = PaperEngine(step_tokens=1000)
+    gone = []
+    gc.disable()
+    try:
+        for _ in range(2):
+            rows = [make_row([1, 2, 3, token], keep=2) for token in range(4)]
+            gone += [weakref.ref(row.tokens) for row in rows]
+            engine.run(rows)
+            engine.decoder.step = None
+        del rows
+
+        assert [tokens() for tokens in gone] == [None] * 8
+    finally:
+        gc.enable()
 
 
 def test_evictions_are_reported_once() -> None:

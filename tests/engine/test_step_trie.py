@@ -50,23 +50,19 @@ class TestPathClaims:
             before = row
 
     @settings(deadline=None, max_examples=300)
-    @given(rows=claims_in_order(), budget=st.integers(0, 12))
-    def test_a_budget_reaches_as_far_as_what_is_missing_costs(self, rows: list[Claim], budget: int) -> None:
+    @given(rows=claims_in_order())
+    def test_what_the_next_row_shares_is_covered_up_to_the_last_position_that_is_taken(self, rows: list[Claim]) -> None:
         claims = PathClaims()
         taken: set[tuple[int, ...]] = set()
         before: list[int] = []
         for row, start, end in rows:
-            claims.approach(common_prefix(np.array(before), np.array(row)))
-            reached, left = start, budget
-            while reached < end:
-                left -= tuple(row[: reached + 1]) not in taken
-                if left < 0:
-                    break
-                reached += 1
+            common = common_prefix(np.array(before), np.array(row))
+            claims.approach(common)
+            shared = [stop for stop in range(1, common + 1) if tuple(row[:stop]) in taken]
 
-            assert claims.reach(start, end, budget) == reached
-            taken |= {tuple(row[: position + 1]) for position in range(start, end)}
+            assert claims.covered == max(shared, default=0)
             claims.claim(start, end)
+            taken |= {tuple(row[: position + 1]) for position in range(start, end)}
             before = row
 
 
@@ -97,8 +93,12 @@ def prefixes(row: StepRow, low: int, high: int) -> list[Tokens]:
     return [tuple(row.tokens[: position + 1].tolist()) for position in range(low, high)]
 
 
-def below(node: TrieNode) -> list[TrieNode]:
-    return [node, *(each for child in node.children for each in below(child))]
+def below(trie: StepTrie, node: TrieNode) -> list[TrieNode]:
+    return [node, *(each for child in children(trie, node) for each in below(trie, child))]
+
+
+def children(trie: StepTrie, node: TrieNode) -> list[TrieNode]:
+    return [child for child in trie.nodes if child.parent is node]
 
 
 class TestStepTrie:
@@ -117,7 +117,7 @@ class TestStepTrie:
         trie = StepTrie(rows, common)
 
         packed: list[Tokens] = []
-        for node in trie.nodes():
+        for node in trie.nodes:
             assert node.packed == len(packed)
             assert node.low <= node.fresh_low <= node.high
             assert node.low < node.high
@@ -126,12 +126,11 @@ class TestStepTrie:
                 assert node.row.match.depth >= node.fresh_low, "called cached what is not"
         assert trie.num_fresh == len(packed)
         assert sorted(packed) == sorted({p for row in rows for p in prefixes(row, row.fresh_from, row.end)})
-        for node in trie.nodes():
-            assert node.packed_end - node.packed == sum(each.num_fresh for each in below(node))
-            for child in node.children:
+        for node in trie.nodes:
+            assert node.packed_end - node.packed == sum(each.num_fresh for each in below(trie, node))
+            for child in children(trie, node):
                 assert child.low == node.high
-                assert child.parent is node
-            first_tokens = [int(child.row.tokens[child.low]) for child in node.children]
+            first_tokens = [int(child.row.tokens[child.low]) for child in children(trie, node)]
             assert len(set(first_tokens)) == len(first_tokens)
 
         for row, end in zip(rows, trie.ends, strict=True):
@@ -148,7 +147,7 @@ class TestStepTrie:
 
         trie = StepTrie(rows, order.common)
 
-        kept = {p for node in trie.nodes() for p in prefixes(node.row, node.low, min(node.keep, node.high))}
+        kept = {p for node in trie.nodes for p in prefixes(node.row, node.low, min(node.keep, node.high))}
         assert kept == {p for row in rows for p in prefixes(row, 0, row.keep)}
 
     def test_equal_rows_end_in_one_node(self) -> None:
@@ -157,7 +156,7 @@ class TestStepTrie:
         trie = StepTrie(rows, [0, 2, 3])
 
         assert trie.ends[1] is trie.ends[2]
-        assert trie.ends[0].children == [trie.ends[1]]
+        assert trie.ends[1].parent is trie.ends[0]
         assert trie.num_fresh == 3
 
     def test_rows_of_different_namespaces_share_nothing(self) -> None:

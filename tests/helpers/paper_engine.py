@@ -73,6 +73,10 @@ def check_cache(cache: PrefixCache) -> dict[Prefix, int]:
     for block, fill in used.items():
         assert cache._fill[block] == fill, "the next token of a block would go to the wrong place"
     assert cache._tree.pinned == {node for node in nodes if node.pins}
+    for node in nodes:
+        assert node.parent is not None
+        assert node.spare >= node.parent.spare, "what hangs on a spare node is kept"
+        assert node.born >= node.parent.born
     assert cache.num_nodes == len(nodes)
     return found
 
@@ -112,7 +116,7 @@ class PaperDecoder:
     def _check_spans(self, batch: ExtendBatch, step: Step) -> list[Prefix]:
         """The prefix of every packed row, found through its spans alone."""
         namespaces = [""] * len(batch.tokens)
-        for node in step.trie.nodes():
+        for node in step.trie.nodes:
             count = node.num_fresh
             namespaces[node.packed : node.packed + count] = [node.row.task.task.namespace] * count
         packed: list[Prefix] = []

@@ -61,7 +61,7 @@ def test_token_counters_equal_the_sum_of_the_records(seed: int) -> None:
     metrics, want = Metrics(), Counter[str]()
 
     for _ in range(50):
-        cached, shared, computed, rows = (rng.randrange(1000) for _ in range(4))
+        cached, shared, computed, recomputed, rows = (rng.randrange(1000) for _ in range(5))
         metrics.on_task(
             task(
                 num_rows=rows,
@@ -69,9 +69,10 @@ def test_token_counters_equal_the_sum_of_the_records(seed: int) -> None:
                 cached_tokens=cached,
                 shared_tokens=shared,
                 computed_tokens=computed,
+                recomputed_tokens=recomputed,
             )
         )
-        want.update(cached=cached, shared=shared, computed=computed, rows=rows)
+        want.update(cached=cached, shared=shared, computed=computed, recomputed=recomputed, rows=rows)
         kept, evicted, ran = (rng.randrange(1000) for _ in range(3))
         metrics.on_step(step(kept_tokens=kept, evicted_tokens=evicted, computed_tokens=ran))
         want.update(kept=kept, evicted=evicted, ran=ran)
@@ -79,6 +80,7 @@ def test_token_counters_equal_the_sum_of_the_records(seed: int) -> None:
     assert value(metrics, "scorer_cached_tokens_total") == want["cached"]
     assert value(metrics, "scorer_shared_tokens_total") == want["shared"]
     assert value(metrics, "scorer_computed_tokens_total") == want["computed"]
+    assert value(metrics, "scorer_recomputed_tokens_total") == want["recomputed"]
     assert value(metrics, "scorer_prompt_tokens_total") == want["cached"] + want["shared"] + want["computed"]
     assert value(metrics, "scorer_kept_tokens_total") == want["kept"]
     assert value(metrics, "scorer_evicted_tokens_total") == want["evicted"]
