@@ -34,7 +34,8 @@ def profile_section(profiles: Sequence[ProfileSeries]) -> str:
         (
             "## Profile of ours (a run of its own, with clocks around operations)",
             "",
-            "Medians of n repeats; the ceiling is the calibration around the same repeat.",
+            "Medians of n repeats; the ceiling is the calibration around the same repeat. Where the kernels do them in",
+            "one call, the sum, the norm and the gate that belong to a linear layer count as its time.",
             "",
             table(_RATES, [_rates(one) for one in profiles]),
             "",

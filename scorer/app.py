@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from scorer.http.probes import probe_routes
 from scorer.http.request_record import record_of
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
+from scorer.offline.pair_lines import InputError
 from scorer.scoring.prompts import PromptBuilder
 from scorer.scoring.raw_texts import RawTexts
 from scorer.selftest import self_test
@@ -43,6 +45,7 @@ from scorer.templates.registry import TemplateError, builtin_templates, find_tem
 from scorer.tokens.text_tokens import TextMemo
 from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
 from scorer.version import package_version
+from scorer.warm_file import warm_cache
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +87,8 @@ def build_application(
         test,
         require_self_test=settings.self_test == "require",
         on_loaded=lambda model, passed: _publish(metrics, model, passed=passed),
-        expected=LOAD_ERRORS,
+        warm=None if settings.warm_file is None else partial(warm_cache, Path(settings.warm_file)),
+        expected=(*LOAD_ERRORS, InputError),
     )
     admission = Admission(max_requests=settings.max_concurrent_requests, max_buffered_bytes=settings.max_buffered_bytes)
     service = ScoringService(

@@ -72,7 +72,8 @@ class ModelHost:
         self_test: Why the model must not be trusted, or None. Runs after ``load``.
         require_self_test: Whether a model that failed it stays out of service.
         on_loaded: Told of the model and whether it passed, before it is ready.
-        expected: Errors of ``load`` that explain themselves; any other is logged with its trace.
+        warm: Fills the cache of a model that is going to be served, after its test.
+        expected: Errors of ``load`` and ``warm`` that explain themselves; any other is logged with its trace.
     """
 
     def __init__(
@@ -82,12 +83,14 @@ class ModelHost:
         *,
         require_self_test: bool,
         on_loaded: Callable[[LoadedModel, bool], None],
+        warm: Callable[[LoadedModel], None] | None = None,
         expected: tuple[type[Exception], ...] = (),
     ) -> None:
         self._load_model = load
         self._self_test = self_test
         self._require_self_test = require_self_test
         self._on_loaded = on_loaded
+        self._warm = warm
         self._expected = expected
         self._on_failed: Callable[[], None] | None = None
         self._phase: Phase = "loading"
@@ -167,13 +170,24 @@ class ModelHost:
         """Runs in a thread of its own."""
         try:
             model = self._load_model()
-            fault = self._self_test(model)
+            fault = self._examined(model)
         except Exception as error:  # noqa: BLE001  whatever it is, the service has to say why it is not ready
             trace = None if isinstance(error, self._expected) else error
             _LOG.error("the model cannot be loaded: %s", error, exc_info=trace)
             _call(loop, self._failed, f"the model cannot be loaded: {error}")
         else:
             _call(loop, self._loaded, model, fault)
+
+    def _examined(self, model: LoadedModel) -> str | None:
+        """What the self-test says; the cache of a model that is served in spite of it is filled."""
+        try:
+            fault = self._self_test(model)
+            if self._warm is not None and (fault is None or not self._require_self_test):
+                self._warm(model)
+        except Exception:
+            model.engine.close(drain_s=0.0)
+            raise
+        return fault
 
     def _loaded(self, model: LoadedModel, fault: str | None) -> None:
         self._model = model

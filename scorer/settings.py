@@ -49,6 +49,8 @@ class Settings:
             then. Tenants share no cached prefix.
         tenant_header: Header in which a gateway names the tenant, where it knows who is calling. It must
             be one that callers cannot set themselves. Goes without ``api_keys_file``.
+        warm_file: Path of a file of requests, as ``scorer score`` takes them, that are scored before the
+            service is ready, so that their prefixes are in the cache. Goes without tenants.
         memo_tokens: Token ids of texts that are remembered, so that a warm text is not tokenised.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
@@ -79,6 +81,7 @@ class Settings:
     calibration: str | None = None
     api_keys_file: str | None = None
     tenant_header: str | None = None
+    warm_file: str | None = None
     memo_tokens: int = 2_000_000
     host: str = "127.0.0.1"
     port: int = 8080
@@ -109,6 +112,10 @@ class Settings:
             )
         if self.tenant_header is not None and not _HEADER_NAME.fullmatch(self.tenant_header):
             raise ValueError(f"tenant_header is {self.tenant_header!r}; it must be the name of a header")
+        if self.warm_file is not None and (self.api_keys_file is not None or self.tenant_header is not None):
+            raise ValueError(
+                "warm_file goes without api_keys_file and tenant_header: no tenant would find what it keeps"
+            )
         if self.max_buffered_bytes < self.max_body_bytes:
             raise ValueError(
                 f"max_buffered_bytes is {self.max_buffered_bytes}; "

@@ -105,6 +105,12 @@ def test_tenants_are_told_apart_by_keys_or_by_a_gateway_and_not_by_both() -> Non
         load({"SCORER_TENANT_HEADER": "x-tenant", "SCORER_API_KEYS_FILE": "/keys"})
 
 
+@pytest.mark.parametrize("tenants", [{"SCORER_API_KEYS_FILE": "/keys"}, {"SCORER_TENANT_HEADER": "x-tenant"}])
+def test_a_cache_is_not_warmed_for_tenants_who_would_not_find_it(tenants: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=r"SCORER_WARM_FILE goes without"):
+        load(tenants | {"SCORER_WARM_FILE": "/warm.jsonl"})
+
+
 def test_the_directory_of_models_is_not_a_setting_of_the_service() -> None:
     assert load({"SCORER_MODELS_DIR": "/models"}) == Settings()
 
