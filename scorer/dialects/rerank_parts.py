@@ -55,7 +55,7 @@ def ranked_items(
             the answer may not lack.
         NoFiniteScore: likewise, of documents for which the model gave no number.
     """
-    faults = [item.result for item in batch.items if isinstance(item.result, ItemFault)]
+    faults = batch.faults
     if len(faults) == len(batch.items) or (faults and not partial):
         _refuse(faults, documents)
     # the relevance rises with the score, but scores that differ may round to one relevance near 0 and 1

@@ -16,6 +16,8 @@ from scorer.scoring.prompt_types import PromptError, PromptLimits
 from scorer.scoring.prompts import PromptBuilder, PromptInputError
 
 _NEW_SEED_BITS = 32
+_SOME_QUERY = "a"
+"""Stands where the model is to write the query: what precedes a query is the same for all that begin with a letter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,8 +73,8 @@ def _check_parts(request: GenerateRequest) -> None:
     of_template = ("query", "document", "template", "instruction", "system")
     given = [name for name in of_template if getattr(request, name) is not None]
     if request.prompt is None:
-        if request.query is None:
-            raise InvalidValue("a prompt is needed, or a query for a template", field="prompt")
+        if request.query is None and request.template is None:
+            raise InvalidValue("a prompt is needed, or a query for a template, or a template", field="prompt")
     elif given or request.order != "auto":
         field = given[0] if given else "order"
         raise InvalidValue(f"a prompt of your own is complete; leave {field} out", field=field)
@@ -80,7 +82,7 @@ def _check_parts(request: GenerateRequest) -> None:
 
 def _choose(request: GenerateRequest, model: LoadedModel) -> PromptBuilder:
     try:
-        builder = model.prompts.choose(request.template, "labels")
+        builder = model.prompts.choose(request.template, "labels" if request.template is None else None)
     except InvalidValue as error:
         raise InvalidValue(str(error), field="template") from error
     if builder.template.listing is not None:
@@ -88,6 +90,14 @@ def _choose(request: GenerateRequest, model: LoadedModel) -> PromptBuilder:
             f"template {builder.template.id} lists {builder.template.listing.of}, which cannot be given here",
             field="template",
         )
+    writes_query = builder.template.readout == "likelihood"
+    if writes_query and request.query is not None:
+        raise InvalidValue(
+            f"template {builder.template.id} ends in the query, which is what the model writes here; leave query out",
+            field="query",
+        )
+    if not writes_query and request.query is None:
+        raise InvalidValue(f"template {builder.template.id} needs a query", field="query")
     return builder
 
 
@@ -98,12 +108,11 @@ def _own_prompt(request: GenerateRequest, model: LoadedModel) -> TokenIds:
 
 
 def _filled(request: GenerateRequest, builder: PromptBuilder, most: int) -> TokenIds:
-    assert request.query is not None, "a request without a prompt has a query"
     limits = PromptLimits(max_prompt_tokens=max(most, 0), truncate_documents=False)
     try:
         (prompt,) = builder.build(
             [(0, 0)],
-            queries=[request.query],
+            queries=[_SOME_QUERY if request.query is None else request.query],
             documents=[request.document or ""],
             instruction=request.instruction,
             system=request.system,

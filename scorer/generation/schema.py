@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta, Struct, field
 
 from scorer.dialects.schema import REQUEST_ID, PositiveInt, PromptTokensDetails, Timings
+from scorer.dialects.score_parts import Salt
 
 MAX_TOKENS = 64
 MAX_BRANCHES = 16
@@ -26,11 +27,14 @@ class GenerateRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Read as it is: special tokens count where they are written. Excludes what a template takes."),
     ] = None
-    query: Annotated[str | None, Meta(description="For the template.")] = None
+    query: Annotated[
+        str | None,
+        Meta(description="For the template. Left out under one that is read by likelihood: the model writes it."),
+    ] = None
     document: Annotated[str | None, Meta(description="For the template. Default: an empty text.")] = None
     template: Annotated[
         str | None,
-        Meta(description="`name` or `name@version` of a template that is read by labels. Default: as for labels."),
+        Meta(description="`name` or `name@version` of a template that lists nothing. Default: as for labels."),
     ] = None
     instruction: Annotated[str | None, Meta(description="Replaces the template's instruction.")] = None
     system: Annotated[str | None, Meta(description="Replaces the template's system text.")] = None
@@ -57,6 +61,7 @@ class GenerateRequest(Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         list[Stop], Meta(max_length=MAX_STOPS, description="Texts that end a choice and are not part of it.")
     ] = field(default_factory=list)
     stream: Annotated[bool, Meta(description="Answer with server-sent events as text comes.")] = False
+    cache_salt: Annotated[Salt | None, Meta(description="Only requests with the same salt meet in the cache.")] = None
     model: Annotated[str | None, Meta(description="Must be the served model if it is given.")] = None
     deadline_ms: Annotated[
         PositiveInt | None,

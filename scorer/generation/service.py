@@ -178,7 +178,7 @@ class Generation:
         plan = self._read.plan
         return GenerateTask(
             task_id=self._record.request_id,
-            namespace=self._read.model.namespace_for(self._record.tenant),
+            namespace=self._read.model.namespace_for(self._record.tenant, plan.request.cache_salt),
             tokens=plan.tokens,
             sampling=plan.sampling,
             listener=self._texts,

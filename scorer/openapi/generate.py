@@ -18,6 +18,18 @@ _REQUESTS: Final[dict[str, Any]] = {
             "max_tokens": 8,
         },
     },
+    "questions": {
+        "summary": "Questions that a document answers, each drawn on its own",
+        "value": {
+            "document": "Fidelio is the only opera by Ludwig van Beethoven.",
+            "template": "query-likelihood@1",
+            "max_tokens": 24,
+            "n": 4,
+            "temperature": 0.9,
+            "top_p": 0.95,
+            "seed": 7,
+        },
+    },
     "prompt": {
         "summary": "A prompt of one's own, three choices that a seed reproduces, ended by a line break",
         "value": {

@@ -103,8 +103,9 @@ def _sets(ask: Ask, room: int) -> list[_Set]:
         size = template.listing.compare or len(own)
         if size > len(template.labels):
             raise InvalidValue(
-                f"template {template.id} compares up to {len(template.labels)} documents at a time; "
-                f"queries[{query}] has {size}",
+                f"template {template.id} compares up to {len(template.labels)} documents at a time and "
+                f"queries[{query}] has {size}: send the best {len(template.labels)} by another template, "
+                "or several requests",
                 field="documents",
                 value=size,
                 limit=len(template.labels),

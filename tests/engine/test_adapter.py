@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.errors import CheckpointError
 from tests.helpers.adapter_files import RANK, every_module, write_adapter
-from tests.helpers.families import tiny_model
+from tests.helpers.families import tiny_gemma3_with_images, tiny_model
 from tests.helpers.llama_files import save_folder, write_gguf
 
 
@@ -62,6 +62,31 @@ def test_every_matrix_of_a_layer_can_be_changed(tmp_path: Path, family: str, *, 
     found = load_checkpoint(base, torch.float32, adapter=adapter)
 
     assert_close(found, load_checkpoint(merged, torch.float32))
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.layers", "language_model.model.layers"])
+def test_an_adapter_of_a_model_with_images_changes_its_text_part(tmp_path: Path, prefix: str) -> None:
+    model = tiny_gemma3_with_images()
+    modules = [module for module in every_module(model) if ".language_model." in module]
+    adapter = write_adapter(tmp_path / "adapter", model, modules)
+    base = save_folder(model, tmp_path / "a")
+    merged = save_folder(merge_by_hand(model, adapter, 6 / RANK), tmp_path / "merged")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    renamed = {name.replace("model.language_model.layers", prefix): tensor for name, tensor in tensors.items()}
+    save_file(renamed, adapter / "adapter_model.safetensors")
+
+    found = load_checkpoint(base, torch.float32, adapter=adapter)
+
+    assert_close(found, load_checkpoint(merged, torch.float32))
+
+
+def test_an_adapter_that_changes_what_sees_images_is_refused(tmp_path: Path) -> None:
+    model = tiny_gemma3_with_images()
+    module = "model.vision_tower.encoder.layers.0.mlp.fc1"
+    adapter = write_adapter(tmp_path / "adapter", model, [module])
+
+    with pytest.raises(CheckpointError, match=rf"changes {module}, which this model has not"):
+        load_checkpoint(save_folder(model, tmp_path / "a"), torch.float32, adapter=adapter)
 
 
 def test_what_the_adapter_does_not_name_stays_as_it_is(tmp_path: Path, model: PreTrainedModel, base: Path) -> None:

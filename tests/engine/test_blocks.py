@@ -66,7 +66,7 @@ def test_of_all_windows_of_free_blocks_the_first_with_the_least_spread_is_taken(
         blocks.release(given_up)
 
 
-def test_a_block_cannot_be_freed_twice() -> None:
+def test_b020_a_block_cannot_be_freed_twice() -> None:
     blocks = BlockAllocator(8)
     first, *_ = blocks.allocate(3)
 

@@ -13,7 +13,7 @@ from engine.checkpoint_files import SafetensorsFiles, find_checkpoint_files, rea
 from engine.checkpoint_safetensors import load_safetensors
 from engine.errors import CheckpointError
 from engine.weights import ModelWeights
-from tests.helpers.families import tiny_model
+from tests.helpers.families import tiny_gemma3_with_images, tiny_model
 from tests.helpers.llama_files import HEAD_SHAPES, assert_same_weights, head_shape, save_folder, tiny_llama
 
 
@@ -112,6 +112,74 @@ def test_norms_of_gemma_are_one_more_than_what_the_file_holds_and_are_not_rounde
         }.items():
             assert norm is not None
             assert torch.equal(norm, stored[f"model.layers.{number}.{name}.weight"] + 1)
+
+
+class TestAmongOtherParts:
+    """Gemma 3 with images, as older versions of transformers name its tensors and as newer ones do."""
+
+    @pytest.fixture(params=[True, False], ids=["tied", "untied"])
+    def folder(self, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+        return save_folder(tiny_gemma3_with_images(tie_word_embeddings=request.param), tmp_path / "model")
+
+    @staticmethod
+    def renamed(folder: Path) -> None:
+        """Give every tensor the name that it has in the memory of transformers."""
+        file = folder / "model.safetensors"
+        tensors = load_file(file)
+        assert {name.partition(".")[0] for name in tensors} == {
+            "language_model",
+            "vision_tower",
+            "multi_modal_projector",
+        }
+
+        def inner(name: str) -> str:
+            if name.startswith("language_model.lm_head"):
+                return name.removeprefix("language_model.")
+            if name.startswith("language_model.model."):
+                return "model.language_model." + name.removeprefix("language_model.model.")
+            return "model." + name
+
+        save_file({inner(name): tensor for name, tensor in tensors.items()}, file)
+
+    def test_both_ways_to_name_tensors_give_the_same_decoder(self, folder: Path) -> None:
+        older = load(folder)
+        self.renamed(folder)
+        newer = load(folder)
+
+        stored = load_file(folder / "model.safetensors")
+        for weights in (older, newer):
+            assert torch.equal(weights.embedding, stored["model.language_model.embed_tokens.weight"])
+            assert torch.equal(weights.final_norm, stored["model.language_model.norm.weight"] + 1)
+            assert torch.equal(weights.head, stored.get("lm_head.weight", weights.embedding))
+            for number, layer in enumerate(weights.layers):
+                down = stored[f"model.language_model.layers.{number}.mlp.down_proj.weight"]
+                assert torch.equal(layer.down, down)
+
+    def test_a_tensor_of_a_part_that_is_not_known_is_named(self, folder: Path) -> None:
+        rewrite(folder / "model.safetensors", {"audio_tower.conv.weight": torch.zeros(2)})
+
+        with pytest.raises(CheckpointError, match=r"no use for: audio_tower\.conv\.weight"):
+            load(folder)
+
+    def test_a_tensor_under_both_its_names_is_refused(self, folder: Path) -> None:
+        name = "model.language_model.norm.weight"
+        rewrite(folder / "model.safetensors", {name: torch.zeros(64)})
+
+        with pytest.raises(CheckpointError, match=r"holds both .*norm\.weight.* which are the same tensor"):
+            load(folder)
+
+    def test_a_missing_tensor_is_named(self, folder: Path) -> None:
+        rewrite(folder / "model.safetensors", {"language_model.model.norm.weight": None})
+
+        with pytest.raises(CheckpointError, match=r"lacks tensors that the model needs: model\.norm\.weight"):
+            load(folder)
+
+
+def test_images_are_left_unread_in_models_that_have_them_only(folder: Path) -> None:
+    rewrite(folder / "model.safetensors", {"vision_tower.head.probe": torch.zeros(2)})
+
+    with pytest.raises(CheckpointError, match=r"no use for: vision_tower\.head\.probe"):
+        load(folder)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,12 @@ def test_what_is_out_of_range_is_refused_with_name_value_and_range(name: str, lo
             config(**{name: value})
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_b019_a_block_has_at_least_one_position(size: int) -> None:
+    with pytest.raises(ValueError, match=f"^block_size is {size}; it must be between 1 and 1024$"):
+        config(block_size=size)
+
+
 @pytest.mark.parametrize("name", ["pool_bytes", "max_row_tokens", "num_threads"])
 def test_what_is_derived_may_be_left_open(name: str) -> None:
     assert getattr(config(**{name: None}), name) is None

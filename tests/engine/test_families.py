@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -12,7 +13,7 @@ from engine.errors import CheckpointError
 from engine.families import config_from_gguf, config_from_hf
 from engine.model_config import LayerAttention, ModelConfig
 from engine.rotary import LinearScaling, Llama3Scaling, Rotary, YarnScaling
-from tests.helpers.families import FAMILIES, tiny_model
+from tests.helpers.families import FAMILIES, num_text_parameters, tiny_gemma3_with_images, tiny_model
 
 COMMON: dict[str, Any] = {
     "attention_dropout": 0.0,
@@ -153,6 +154,27 @@ GEMMA_3: dict[str, Any] = COMMON | {
     "sliding_window_pattern": 6,
     "vocab_size": 262144,
 }
+GEMMA_3_4B: dict[str, Any] = {
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "boi_token_index": 255999,
+    "eoi_token_index": 256000,
+    "eos_token_id": [1, 106],
+    "image_token_index": 262144,
+    "initializer_range": 0.02,
+    "mm_tokens_per_image": 256,
+    "model_type": "gemma3",
+    "text_config": {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    },
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.50.0.dev0",
+    "vision_config": {"hidden_size": 1152, "image_size": 896, "model_type": "siglip_vision_model", "patch_size": 14},
+}
 PHI_3: dict[str, Any] = COMMON | {
     "architectures": ["Phi3ForCausalLM"],
     "attention_bias": False,
@@ -198,6 +220,7 @@ def windows(config: ModelConfig) -> list[int | None]:
         (QWEN_3, 595_776_512, 2 * 28 * 8 * 128 * 2),
         (GEMMA_2, 2_614_341_888, 2 * 26 * 4 * 256 * 2),
         (GEMMA_3, 999_885_952, 2 * 26 * 1 * 256 * 2),
+        (GEMMA_3_4B, 3_880_263_168, 2 * 34 * 4 * 256 * 2),
         (PHI_3, 3_821_079_552, 2 * 32 * 32 * 96 * 2),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
@@ -278,6 +301,25 @@ def test_gemma_3_has_a_rotary_embedding_of_its_own_in_layers_with_a_window() -> 
     assert scaled.layers[4].rotary == local
 
 
+def test_the_text_part_of_a_gemma_3_with_images_is_read_as_a_text_model() -> None:
+    config = read(GEMMA_3_4B)
+    text = GEMMA_3_4B["text_config"] | {"num_attention_heads": 8, "vocab_size": 262_208}
+    alone = config_from_hf(text | {"architectures": ["Gemma3ForCausalLM"]}, "config.json")
+
+    assert config.layers[5].rotary == Rotary(theta=1e6, scaling=LinearScaling(factor=8.0))
+    assert windows(config)[:6] == [1024] * 5 + [None]
+    assert dataclasses.replace(config, architecture=alone.architecture, stored=alone.stored) == alone
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_transformers_writes_of_a_gemma_3_with_images_is_read_and_its_text_part_counted(*, tied: bool) -> None:
+    model = tiny_gemma3_with_images(tie_word_embeddings=tied)
+
+    config = config_from_hf(model.config.to_dict() | {"architectures": [type(model).__name__]}, "config.json")
+
+    assert config.num_parameters == num_text_parameters(model)
+
+
 @pytest.mark.parametrize(
     ("mapping", "change", "said"),
     [
@@ -295,8 +337,18 @@ def test_gemma_3_has_a_rotary_embedding_of_its_own_in_layers_with_a_window() -> 
         (GEMMA_2, {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0; a positive number"),
         (GEMMA_3, {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only None or False"),
         (GEMMA_3, {"rope_parameters": {"global": {}}}, "rope_parameters: global is {}; this field is not supported"),
-        (GEMMA_3, {"architectures": ["Gemma3ForConditionalGeneration"]}, "'Gemma3ForConditionalGeneration'"),
+        (GEMMA_3, {"architectures": ["Gemma3ForConditionalGeneration"]}, "text_config is None; an object"),
+        (GEMMA_3_4B, {"text_config": []}, "text_config is []; an object"),
+        (GEMMA_3_4B, {"text_config": {"hidden_size": 8}}, "text_config: intermediate_size is missing"),
+        (GEMMA_3_4B, {"tie_word_embeddings": False}, "tie_word_embeddings is False; text_config says True"),
+        (GEMMA_3_4B, {"audio_config": {}}, "audio_config is {}; this field is not supported"),
+        (GEMMA_3, {"architectures": ["Gemma3nForConditionalGeneration"]}, "'Gemma3nForConditionalGeneration'"),
         (PHI_3, {"rope_scaling": {"type": "longrope", "long_factor": [1.0]}}, "rope_scaling: type is 'longrope'"),
+        (
+            PHI_3,
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            "no rotary scaling but longrope, got LinearScaling",
+        ),
         (PHI_3, {"partial_rotary_factor": 0.75}, "partial_rotary_factor is 0.75; only 1.0"),
         (LLAMA_3_2, {"auto_map": {"a": "b"}}, "auto_map is {'a': 'b'}; this field is not supported"),
     ],

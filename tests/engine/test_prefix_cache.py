@@ -389,7 +389,7 @@ class TestEviction:
 
         assert cache.num_free == 3
 
-    def test_a_held_path_survives_while_everything_else_goes(self) -> None:
+    def test_b017_a_held_path_survives_while_everything_else_goes(self) -> None:
         cache = PrefixCache(num_blocks=8, block_size=2)
         keep(cache, [1, 2, 3])
         keep(cache, [1, 2, 4])

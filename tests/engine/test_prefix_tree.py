@@ -92,14 +92,14 @@ class TestMatch:
 
         assert (first.depth, second.depth) == (3, 3)
 
-    def test_namespaces_share_nothing(self) -> None:
+    def test_b022_namespaces_share_nothing(self) -> None:
         tree = PrefixTree(BLOCK_SIZE)
         insert(tree, [1, 2, 3], "a")
 
         assert tree.match("b", ids(1, 2, 3)).depth == 0
         assert tree.match("a", ids(1, 2, 3)).depth == 3
 
-    def test_compares_tokens_and_not_a_hash_of_them(self) -> None:
+    def test_b021_compares_tokens_and_not_a_hash_of_them(self) -> None:
         """Both are 3181000 under multiply-by-31 hashing."""
         tree = PrefixTree(BLOCK_SIZE)
         insert(tree, [100, 200, 300, 400])
@@ -107,7 +107,7 @@ class TestMatch:
         assert tree.match("a", ids(100, 201, 269, 400)).depth == 1
 
     @pytest.mark.parametrize("length", [1, 15, 16])
-    def test_a_row_shorter_than_a_block_misses_cleanly_and_then_hits(self, length: int) -> None:
+    def test_b019_a_row_shorter_than_a_block_misses_cleanly_and_then_hits(self, length: int) -> None:
         tree = PrefixTree(16)
         row = list(range(length))
 
@@ -162,7 +162,7 @@ class TestSplit:
 
 
 class TestEvictionOrder:
-    def test_a_pinned_leaf_is_not_offered(self) -> None:
+    def test_b017_a_pinned_leaf_is_not_offered(self) -> None:
         """The node that is pinned is protected itself, not only what is above it."""
         tree = PrefixTree(1)
         leaf = insert(tree, list(range(1, 33)))
@@ -175,7 +175,7 @@ class TestEvictionOrder:
         assert not tree.pinned
         assert tree.coldest_leaf() is leaf
 
-    def test_pinned_and_evictable_tokens_add_up_through_splits(self) -> None:
+    def test_b018_pinned_and_evictable_tokens_add_up_through_splits(self) -> None:
         tree = PrefixTree(1)
 
         def evictable_and_pinned() -> tuple[int, int]:

@@ -40,6 +40,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import TaskState
 from kernels.cpu import CpuKernels
 from tests.helpers.paper_engine import check_cache
+from tests.helpers.plain_model import numbers, plain_numbers
 from tests.helpers.tiny import Gate, Log, running, score, task_of, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.tiny import unstarted_engine as unstarted
 from tests.helpers.tries import RowSpec, make_row
@@ -131,7 +132,7 @@ class TestRefusals:
         assert not refused.value.retryable
 
     @pytest.mark.parametrize("label_ids", [(-1,), (97,), (107,), (2**31,), (2**63,), (), (5, 5), (1, 2, -(2**40))])
-    def test_label_ids_outside_of_the_logits_are_refused_and_nobody_else_notices(
+    def test_b012_label_ids_outside_of_the_logits_are_refused_and_nobody_else_notices(
         self, checkpoint: Checkpoint, label_ids: tuple[int, ...]
     ) -> None:
         good = make_row([1, 2, 3])
@@ -164,7 +165,7 @@ class TestRefusals:
         with running(tiny_engine(checkpoint)) as engine, pytest.raises(InvalidTask, match="no rows"):
             engine.submit(task_of([]))
 
-    def test_a_row_larger_than_the_pool_is_refused_with_both_numbers_and_the_next_one_runs(
+    def test_b024_a_row_larger_than_the_pool_is_refused_with_both_numbers_and_the_next_one_runs(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         large = tiny_checkpoint(tiny_config(max_positions=8192))
@@ -384,7 +385,7 @@ class TestCancellation:
 
 
 class TestFaults:
-    def test_leave_nothing_behind_and_the_same_request_is_computed_afresh(
+    def test_b023_leave_nothing_behind_and_the_same_request_is_computed_afresh(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         deep = tiny_checkpoint(tiny_config(num_layers=6))
@@ -404,7 +405,7 @@ class TestFaults:
             assert logits(score(engine, [second])) == pytest.approx(expected[1], abs=1e-4)
             at_rest(engine)
 
-    def test_of_a_later_chunk_give_back_what_that_chunk_took(
+    def test_b023_of_a_later_chunk_give_back_what_that_chunk_took(
         self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         log = Log()
@@ -490,7 +491,7 @@ class TestNumbersThatAreNotFinite:
             name=whole.name,
         )
 
-    def test_leave_only_the_rows_they_belong_to_unscored(self, broken_token: Checkpoint) -> None:
+    def test_b010_leave_only_the_rows_they_belong_to_unscored(self, broken_token: Checkpoint) -> None:
         rows = [
             make_row([1, 2, 3, 4, 7, 8]),
             make_row([1, 2, 3, 5]),
@@ -700,7 +701,7 @@ class TestDeath:
 
 class TestUsage:
     @pytest.mark.parametrize("length", [15, 16, 17, 31, 32, 33, 48])
-    def test_a_prompt_sent_twice_computes_its_last_token(self, checkpoint: Checkpoint, length: int) -> None:
+    def test_b015_a_prompt_sent_twice_computes_its_last_token(self, checkpoint: Checkpoint, length: int) -> None:
         row = make_row([(n * n) % 50 for n in range(length)])
         with running(tiny_engine(checkpoint, block_size=16)) as engine:
             first, second = score(engine, [row]), score(engine, [row])
@@ -710,7 +711,21 @@ class TestUsage:
         assert second.rows[0].usage.computed_tokens == 1
         assert logits(second) == pytest.approx(logits(first), abs=1e-4)
 
-    def test_prompts_that_differ_are_no_hits_in_a_pool_under_pressure(self, checkpoint: Checkpoint) -> None:
+    @pytest.mark.parametrize("block_size", [1, 7, 16, 48])
+    @pytest.mark.parametrize("length", [1, 6, 7, 8, 15, 16, 50])
+    def test_b019_prompts_shorter_and_longer_than_a_block_of_any_size_score_alike(
+        self, checkpoint: Checkpoint, block_size: int, length: int
+    ) -> None:
+        """The smallest prefix that can be found again is one token."""
+        row = make_row([(n * n) % 50 for n in range(length)])
+        with running(tiny_engine(checkpoint, block_size=block_size, num_blocks=64)) as engine:
+            first, second = score(engine, [row]), score(engine, [row])
+
+        assert (first.rows[0].usage.cached_tokens, second.rows[0].usage.cached_tokens) == (0, length - 1)
+        for result in (first, second):
+            assert numbers(result.rows[0].outcome) == pytest.approx(plain_numbers(checkpoint, row), abs=1e-4)
+
+    def test_b016_prompts_that_differ_are_no_hits_in_a_pool_under_pressure(self, checkpoint: Checkpoint) -> None:
         log = Log()
         with running(tiny_engine(checkpoint, log, num_blocks=20, block_size=4, step_tokens=16)) as engine:
             futures = [
@@ -725,7 +740,7 @@ class TestUsage:
         assert max(usage.cached_tokens for usage in usages) <= 1
         assert sum(step.evicted_tokens for step in log.steps) > 0
 
-    def test_unique_prompts_in_chunks_hit_nothing(self, checkpoint: Checkpoint) -> None:
+    def test_b016_unique_prompts_in_chunks_hit_nothing(self, checkpoint: Checkpoint) -> None:
         with running(tiny_engine(checkpoint, num_blocks=20, block_size=4, step_tokens=16)) as engine:
             for number in range(90):
                 usage = score(engine, [make_row([number, *[5] * 63])]).rows[0].usage

@@ -144,7 +144,7 @@ class TestWork:
         assert [usage.cached_tokens for usage in usages(task)] == [3, 3]
 
     @pytest.mark.parametrize("length", [15, 16, 17, 31, 32, 33, 48])
-    def test_a_full_hit_computes_its_last_position(self, length: int) -> None:
+    def test_b015_a_full_hit_computes_its_last_position(self, length: int) -> None:
         engine = PaperEngine(block_size=16, step_tokens=64)
         row = make_row([1, 2] * 30, keep=length)
         row = make_row(row.tokens[:length].tolist())
@@ -170,7 +170,7 @@ class TestWork:
         assert engine.step() == [first, second]
         assert (computed(first), computed(second)) == (3, 3)
 
-    def test_own_chunks_are_no_hits(self) -> None:
+    def test_b016_own_chunks_are_no_hits(self) -> None:
         engine = PaperEngine(num_blocks=8, block_size=4, step_tokens=16)
         rng = random.Random(0)
 
@@ -397,7 +397,7 @@ class TestEnds:
         assert engine.scheduler.num_tasks == 0
         check_cache(engine.cache)
 
-    def test_a_failed_step_publishes_nothing_and_takes_no_room(self) -> None:
+    def test_b023_a_failed_step_publishes_nothing_and_takes_no_room(self) -> None:
         engine = PaperEngine()
         engine.run([make_row([1, 2, 3])])
         free = engine.cache.num_free

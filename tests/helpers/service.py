@@ -16,6 +16,7 @@ from scorer.model_host import LoadedModel
 from scorer.scoring.raw_texts import RawTexts
 from scorer.settings import Settings
 from scorer.tokens.text_tokens import TextMemo
+from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.word_tokenizers import loaded
 
@@ -24,9 +25,11 @@ SCORE = "/v1/batches/score"
 RERANK = "/v1/rerank"
 
 
-def fake_model(engine: FakeEngine, *, template: str | None = None) -> LoadedModel:
+def fake_model(
+    engine: FakeEngine, *, template: str | None = None, tokenizer: LoadedTokenizer | None = None
+) -> LoadedModel:
     memo = TextMemo(100_000)
-    tokenizer = loaded("smollm")
+    tokenizer = tokenizer or loaded("smollm")
     prompts = load_prompts(tokenizer, memo, template=template, chat_format=None)
     return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), memo=memo, name="fake")
 

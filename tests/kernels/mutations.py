@@ -59,7 +59,7 @@ MUTATIONS = (
         sound="block = tl.load(block_ids_ptr + lookup // BLOCK_SIZE).to(tl.int64)",
         broken="block = tl.load(block_ids_ptr + lookup // BLOCK_SIZE)",
         tests=f"{INTERPRETED}/test_tree_attention.py",
-        selection="test_pool_offsets_beyond_31_bits_reach_their_slots",
+        selection="test_b027_pool_offsets_beyond_31_bits_reach_their_slots",
     ),
     Mutation(
         name="spread the heads of a group over the KV heads",

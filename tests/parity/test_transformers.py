@@ -17,7 +17,7 @@ from engine.checkpoint import load_checkpoint
 from engine.config import EngineConfig
 from engine.records import LabelOutcome, LabelReadout, LikelihoodOutcome, LikelihoodReadout, Row
 from engine.runner import start_engine
-from tests.helpers.families import FAMILIES, tiny_model
+from tests.helpers.families import FAMILIES, num_text_parameters, tiny_gemma3_with_images, tiny_model
 from tests.helpers.llama_files import HEAD_SHAPES, head_shape, save_folder, tiny_llama, write_gguf
 from tests.helpers.tiny import Log, running, score, tiny_engine
 
@@ -94,6 +94,13 @@ def test_every_family_agrees_through_a_folder(tmp_path: Path, family: str) -> No
     assert_agreement(model, write_folder(model, tmp_path))
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_text_part_of_a_gemma_3_with_images_agrees(tmp_path: Path, *, tied: bool) -> None:
+    model = tiny_gemma3_with_images(tie_word_embeddings=tied)
+
+    assert_agreement(model, write_folder(model, tmp_path))
+
+
 @pytest.mark.parametrize(
     ("family", "settings", "fields"),
     [
@@ -116,7 +123,7 @@ def test_every_family_agrees_through_gguf(
     assert_agreement(model, write_gguf(model, tmp_path / "model.gguf", fields=fields))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "phi3"])
 @pytest.mark.parametrize("scaling", ROTARY_SCALINGS, ids=lambda scaling: "-".join(map(str, scaling.values())))
 def test_every_rotary_scaling_agrees(tmp_path: Path, family: str, scaling: dict[str, Any]) -> None:
     """Gemma 3 scales the layers that see everything and leaves those with a window alone."""
@@ -178,7 +185,7 @@ def test_in_bfloat16_every_family_is_at_least_as_near_to_float32_as_transformers
 
 def assert_agreement(model: PreTrainedModel, path: Path) -> None:
     """All logits of the last position, and the log-probability of every token, cold and warm, in chunks."""
-    vocabulary = model.config.vocab_size
+    vocabulary = model.config.get_text_config().vocab_size
     rng = np.random.default_rng(0)
     prefix = rng.integers(vocabulary, size=30).tolist()
     prompts = [
@@ -186,7 +193,7 @@ def assert_agreement(model: PreTrainedModel, path: Path) -> None:
     ]
 
     checkpoint = load_checkpoint(path, torch.float32)
-    assert checkpoint.config.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert checkpoint.config.num_parameters == num_text_parameters(model)
     with running(tiny_engine(checkpoint, step_tokens=48)) as engine:
         cold = score(engine, rows_for(prompts, vocabulary))
         warm = score(engine, rows_for(prompts, vocabulary))

@@ -96,7 +96,7 @@ def test_callers_that_miss_the_same_prefix_at_once_compute_it_once(checkpoint: C
         assert_usage_adds_up(result)
 
 
-def test_a_namespace_pays_for_what_another_has_in_the_cache(checkpoint: Checkpoint) -> None:
+def test_b022_a_namespace_pays_for_what_another_has_in_the_cache(checkpoint: Checkpoint) -> None:
     row = RowSpec(tuple(range(50)), keep=50).row()
     with running(tiny_engine(checkpoint)) as engine:
         usages = [score(engine, [row], namespace=name).rows[0].usage for name in ("a", "b", "b", "a")]

@@ -79,8 +79,9 @@ def test_the_table_serves_every_supported_shape(arch: int, head_dim: int, elemen
         assert choose_launch(key).tile_rows >= group
 
 
-def test_a_shape_beyond_the_table_is_refused_with_its_numbers() -> None:
-    key = LaunchKey(arch=75, head_dim=64, element_bytes=2, group=1, rows=1, longest_span=1)
+@pytest.mark.parametrize(("arch", "head_dim"), [(75, 64), (90, 288)])
+def test_b028_a_shape_beyond_the_table_is_refused_with_its_numbers(arch: int, head_dim: int) -> None:
+    key = LaunchKey(arch=arch, head_dim=head_dim, element_bytes=2, group=1, rows=1, longest_span=1)
 
-    with pytest.raises(KernelInputError, match=r"no attention launch for arch 75, head size 64, 1 query heads"):
+    with pytest.raises(KernelInputError, match=rf"no attention launch for arch {arch}, head size {head_dim}, 1 query"):
         choose_launch(key)

@@ -234,6 +234,28 @@ def test_the_order_of_the_request_does_not_move_a_pairwise_score() -> None:
     assert forwards == pytest.approx(backwards[::-1], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (SCORE, {"queries": ["q"], "documents": ["d"] * 27, "template": "listwise"}),
+        (RERANK, {"query": "q", "documents": ["d"] * 27}),
+    ],
+)
+def test_more_documents_than_one_prompt_takes_are_refused_with_the_limit_and_what_to_do(
+    route: str, body: dict[str, Any]
+) -> None:
+    engine = FakeEngine()
+    with service(engine, template="listwise") as client:
+        reply = client.post(route, json=body)
+        fitting = client.post(route, json=body | {"documents": ["d"] * 26})
+
+    error = reply.json()["error"]
+    assert (reply.status_code, error["field"], error["value"], error["limit"]) == (422, "documents", 27, 26)
+    assert "up to 26 documents at a time and queries[0] has 27: send the best 26" in error["message"]
+    assert fitting.status_code == 200
+    assert len(engine.tasks) == 1
+
+
 @pytest.mark.parametrize("template", ["listwise", "pairwise"])
 def test_a_document_without_another_one_has_nothing_to_lose_to(template: str) -> None:
     (result,) = results({"queries": ["q"], "documents": ["alone"], "template": template})

@@ -27,7 +27,7 @@ from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.asgi import Exchange
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.paper_engine import check_cache
-from tests.helpers.service import client_of, fake_application, sample, service, until
+from tests.helpers.service import SCORE, client_of, fake_application, sample, service, until
 from tests.helpers.tiny import Gate, Log, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.word_tokenizers import loaded
 
@@ -171,6 +171,36 @@ class TestAnswers:
         assert text.endswith("<|im_start|>assistant\n")
         assert TOKENIZER.special_tokens["<|im_end|>"] in engine.generations[0].end_ids
 
+    def test_the_query_of_a_likelihood_template_is_written_on_what_ranking_has_computed(self) -> None:
+        document = "a tree is a plant that stands in a garden"
+        with TinyModel().client() as client:
+            ranked = client.post(SCORE, json={"queries": ["what is it?"], "documents": [document]}).json()
+            reply = client.post(GENERATE, json={"template": "query-likelihood", "document": document}).json()
+
+        assert (reply["template"], ranked["template"]) == ("query-likelihood@1", "query-likelihood@1")
+        target_tokens = ranked["results"][0]["target_tokens"]
+        context_tokens = ranked["usage"]["prompt_tokens"] - (target_tokens - 1)
+        assert reply["usage"]["prompt_tokens"] == context_tokens
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == context_tokens - 1
+
+    def test_a_salt_parts_the_cache_as_it_does_for_scores(self) -> None:
+        engine = FakeEngine()
+        with service(engine) as client:
+            for salt in ("one", "two", None):
+                client.post(GENERATE, json={"prompt": "a", "cache_salt": salt})
+            client.post("/score", json={"text_1": "q", "text_2": "d", "cache_salt": "one"})
+
+        namespaces = [task.namespace for task in engine.generations]
+        assert len(set(namespaces)) == 3
+        assert namespaces[0] == engine.tasks[0].namespace
+        assert namespaces[2] == "rev1"
+        with TinyModel().client() as client:
+            cached = [
+                client.post(GENERATE, json={"prompt": PROMPT, "cache_salt": salt}).headers["x-cached-tokens"]
+                for salt in ("one", "one", "two")
+            ]
+        assert cached == ["0", str(len(ids(PROMPT)) - 1), "0"]
+
     def test_special_tokens_come_from_a_prompt_and_not_from_the_texts_of_a_template(self) -> None:
         engine = FakeEngine()
         mark = TOKENIZER.special_tokens["<|im_start|>"]
@@ -262,7 +292,11 @@ class TestErrors:
             ({"deadline_ms": 10**9}, "deadline_ms"),
             ({"prompt": "tree " * 3000}, "prompt"),
             ({"prompt": None, "query": "q", "template": "nobody"}, "template"),
-            ({"prompt": None, "query": "q", "template": "query-likelihood"}, "template"),
+            ({"prompt": None, "query": "q", "template": "query-likelihood"}, "query"),
+            ({"prompt": None, "document": "d", "template": "yes-no"}, "query"),
+            ({"prompt": None, "document": "d"}, "prompt"),
+            ({"cache_salt": ""}, "cache_salt"),
+            ({"cache_salt": "s" * 129}, "cache_salt"),
             ({"prompt": None, "query": "q", "template": "multiple-choice"}, "template"),
             ({"prompt": None, "query": "q", "document": "tree " * 3000}, "document"),
         ],

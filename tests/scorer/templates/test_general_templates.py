@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from engine import ScoreTask
 from scorer.scoring.prompt_types import PromptLimits
-from scorer.templates.registry import find_template
+from scorer.templates.registry import builtin_templates, find_template
 from scorer.templates.types import Order
 from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.fake_engine import FakeEngine
-from tests.helpers.prompt_cases import HOSTILE, TEXTS, all_ids, build_one, builder, plainly
-from tests.helpers.published_prompts import real_qwen3_tokenizer
+from tests.helpers.prompt_cases import HOSTILE, LIKELIHOOD, TEXTS, YES_NO, all_ids, build_one, builder, plainly
+from tests.helpers.published_prompts import CHAT, GEMMA, real_qwen3_tokenizer
 from tests.helpers.service import SCORE, service
 from tests.helpers.word_tokenizers import CHATML, loaded
 
@@ -42,6 +42,9 @@ def user_text(name: str, order: Order, query: str, document: str, shown: str, in
         case "classify":
             parts = [f"Document: {document}", query]
             tail = f"Reply with {shown} only."
+        case "decision":
+            # the caller says what to reply with
+            return head + "\n\n".join([document, query])
         case "multiple-choice":
             parts = [f"Document: {document}", f"Question: {query}"]
             tail = f"{shown}\n\nReply with the letter of the right answer only."
@@ -89,10 +92,18 @@ def shown_of(name: str, listed: Sequence[str]) -> str:
 
 CASES = [
     (name, order)
-    for name in ("graded", "classify", "multiple-choice", "pairwise", "listwise")
+    for name in ("graded", "classify", "decision", "multiple-choice", "pairwise", "listwise")
     for order in ORDERS
     if order in find_template(name).orders
 ]
+
+
+def test_every_template_of_the_package_is_compared_with_a_judge() -> None:
+    """Those named last are in the tests of prompts, those of published rerankers in tests of their own."""
+    published = {name for name, _ in (*CHAT, *GEMMA)}
+    general = {find_template(name).id for name, _ in CASES}
+
+    assert {template.id for template in builtin_templates()} == published | general | {LIKELIHOOD.id, YES_NO.id}
 
 
 @pytest.mark.parametrize("style", ["qwen", "smollm"])

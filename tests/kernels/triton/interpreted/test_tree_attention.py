@@ -119,7 +119,7 @@ def test_packed_keys_may_be_views_of_a_fused_projection() -> None:
 
 
 @pytest.mark.parametrize("far", ["slots", "kv_heads"])
-def test_pool_offsets_beyond_31_bits_reach_their_slots(far: str) -> None:
+def test_b027_pool_offsets_beyond_31_bits_reach_their_slots(far: str) -> None:
     """The last slots of a pool of more than 2**31 elements; untouched memory is never committed."""
     head_dim, block_size = 64, 16
     tokens = 40
@@ -158,7 +158,7 @@ def test_pool_offsets_beyond_31_bits_reach_their_slots(far: str) -> None:
     close(attend(kernels(), moved), attend(JUDGE, judged), torch.float16)
 
 
-def test_bfloat16_is_refused_by_the_interpreter() -> None:
+def test_b030_bfloat16_is_refused_by_the_interpreter() -> None:
     case = small(prefix_with_rows(3, [2]), dtype=torch.bfloat16)
 
     with pytest.raises(KernelInputError, match=r"query: one of .*float16.*float32.* wanted, got torch\.bfloat16"):
@@ -166,7 +166,7 @@ def test_bfloat16_is_refused_by_the_interpreter() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_interpreter_multiplies_what_we_test_with_exactly(dtype: torch.dtype) -> None:
+def test_b030_the_interpreter_multiplies_what_we_test_with_exactly(dtype: torch.dtype) -> None:
     """Integer matrices have exact products; a dtype that the interpreter gets wrong shows here."""
     rng = torch.Generator().manual_seed(0)
     left, right = (torch.randint(-4, 5, (16, 16), generator=rng).to(dtype) for _ in range(2))
