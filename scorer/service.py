@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from scorer.http.admission import Admission
 from scorer.http.request_record import RequestRecord
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel, ModelHost
-from scorer.scoring.batch import BatchPlan, ItemFault, ScoredBatch
+from scorer.scoring.batch import BatchPlan, ScoredBatch
 from scorer.scoring.batch_results import scored_batch
 from scorer.scoring.request_plan import InternalRequest, num_characters, plan_request
 
@@ -189,8 +190,10 @@ class ScoringService:
     def observe(self, batch: ScoredBatch) -> None:
         """Count the pairs of an answered batch, and the times that are known of each."""
         metrics, times = self._metrics, batch.times
-        for item in batch.items:
-            metrics.count_items(item.result.outcome if isinstance(item.result, ItemFault) else "ok", 1)
+        faults = batch.faults
+        metrics.count_items("ok", len(batch.items) - len(faults))
+        for outcome, count in Counter(fault.outcome for fault in faults).items():
+            metrics.count_items(outcome, count)
         if times.ttft_s is None:
             return
         metrics.observe_ttft(times.ttft_s)

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scorer.commands.options import (
+    answers_option,
+    max_document_tokens_option,
+    model_option,
+    queries_option,
+    template_option,
+)
+
 if TYPE_CHECKING:
     from scorer.calibration.calibration import Calibration
     from scorer.evaluation.label_run import AnswerForm
@@ -31,18 +39,11 @@ def _name(context: click.Context, parameter: click.Parameter, value: str) -> str
     "--name", callback=_name, default="calibration", show_default=True, help="Small letters, digits and hyphens."
 )
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--model", metavar="PATH", help="Folder, .gguf file, or name of the model.  [default: the fetched one]")
-@click.option("--template", metavar="NAME", help="name, name@version, or a .toml file.  [default: suits the model]")
-@click.option("--max-document-tokens", type=click.IntRange(min=1), help="Cut longer documents.  [default: what fits]")
-@click.option("--queries", "num_queries", type=click.IntRange(min=1), help="Take only the first N of a set.")
-@click.option(
-    "--answers",
-    "form",
-    type=click.Choice(["letters", "words"]),
-    default="letters",
-    show_default=True,
-    help="Label sets: as for `scorer eval`.",
-)
+@model_option
+@template_option
+@max_document_tokens_option()
+@queries_option
+@answers_option
 def command(
     *,
     source: Path,

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scorer.commands.options import (
+    answers_option,
+    max_document_tokens_option,
+    model_option,
+    queries_option,
+    template_option,
+)
+
 if TYPE_CHECKING:
     from scorer.evaluation.label_report import LabelReport
     from scorer.evaluation.label_run import AnswerForm, Debiased
@@ -33,13 +41,9 @@ def _weights(context: click.Context, parameter: click.Parameter, value: str) -> 
 
 @click.command("eval")
 @click.argument("set_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--model", metavar="PATH", help="Folder, .gguf file, or name of the model.  [default: the fetched one]")
-@click.option("--template", metavar="NAME", help="name, name@version, or a .toml file.  [default: suits the model]")
-@click.option(
-    "--max-document-tokens",
-    type=click.IntRange(min=1),
-    help=f"Cut longer documents.  [default: {_RANKING_TOKENS} for ranking sets, what fits for label sets]",
-)
+@model_option
+@template_option
+@max_document_tokens_option(f"{_RANKING_TOKENS} for ranking sets, what fits for label sets")
 @click.option("--depth", type=click.IntRange(min=1), default=50, show_default=True, help="Candidates per query.")
 @click.option(
     "--weights",
@@ -48,17 +52,8 @@ def _weights(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="W,...",
     help="Shares of the model's score in mixes with BM25 to report on all queries, such as 0.5,0.7.",
 )
-@click.option(
-    "--queries", "num_queries", type=click.IntRange(min=1), help="Take only the first N queries (documents) of a set."
-)
-@click.option(
-    "--answers",
-    "form",
-    type=click.Choice(["letters", "words"]),
-    default="letters",
-    show_default=True,
-    help="Label sets: the model answers with the letter of an option, or with the option.",
-)
+@queries_option
+@answers_option
 @click.option(
     "--debias",
     type=click.Choice(["reverse", "rotate"]),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scorer.commands.options import max_document_tokens_option, model_option, template_option
+
 if TYPE_CHECKING:
     from scorer.model_host import LoadedModel
     from scorer.offline.pair_lines import LineInfo
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="File of results; continued if it exists.  [default: FILE with .scores.jsonl in place of its ending]",
 )
-@click.option("--model", metavar="PATH", help="Folder, .gguf file, or name of the model.  [default: the fetched one]")
-@click.option("--template", metavar="NAME", help="name, name@version, or a .toml file.  [default: suits the model]")
-@click.option("--max-document-tokens", type=click.IntRange(min=1), help="Cut longer documents.  [default: what fits]")
+@model_option
+@template_option
+@max_document_tokens_option()
 @click.option(
     "--batch-pairs",
     type=click.IntRange(min=1),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from scorer.dialects.dialect import Dialect
 from scorer.dialects.ndjson import decode_lines
@@ -17,23 +17,18 @@ from scorer.dialects.schema import (
     Counts,
     ItemError,
     ItemResult,
-    ItemStatus,
     ItemUsage,
     PromptTokensDetails,
-    QueryItem,
     ScoreRequest,
     ScoreResponse,
     StreamEnd,
     StreamTimings,
-    TextItem,
     Timings,
 )
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import BatchPlan, ItemFault, ScoredBatch, ScoredItem
 from scorer.scoring.readouts import LabelPlan
 from scorer.templates.types import ReadoutKind
-
-V = TypeVar("V")
 
 
 def native_dialect() -> Dialect[ScoreRequest]:
@@ -84,41 +79,24 @@ def item_error(fault: ItemFault) -> ItemError:
 
 def stream_end(batch: ScoredBatch) -> StreamEnd:
     """The last line of an answer in lines."""
-    plan, times = batch.plan, batch.times
+    times = batch.times
     return StreamEnd(
-        id=batch.request_id,
         object="score_batch.end",
-        model=batch.model,
-        template=plan.template,
-        order=plan.order,
-        readout=_readout_kind(plan),
-        calibration=plan.calibration,
-        created=int(time.time()),
-        counts=_counts(batch),
-        usage=batch_usage(batch),
         timings=StreamTimings(
             tokenize_ms=milliseconds(times.tokenise_s),
             queue_ms=milliseconds(times.queue_s),
             ttft_ms=None if times.ttft_s is None else milliseconds(times.ttft_s),
             total_ms=milliseconds(times.total_s),
         ),
+        **_summary(batch),
     )
 
 
 def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
     plan, times = batch.plan, batch.times
     return ScoreResponse(
-        id=batch.request_id,
         object="score_batch",
-        model=batch.model,
-        template=plan.template,
-        order=plan.order,
-        readout=_readout_kind(plan),
-        calibration=plan.calibration,
-        created=int(time.time()),
         results=[item_result(item, plan, request) for item in chosen_items(batch.items, request.top_n)],
-        counts=_counts(batch),
-        usage=batch_usage(batch),
         timings=Timings(
             tokenize_ms=milliseconds(times.tokenise_s),
             queue_ms=milliseconds(times.queue_s),
@@ -127,7 +105,24 @@ def _reply(request: ScoreRequest, batch: ScoredBatch) -> ScoreResponse:
             ttft_ms=None if times.ttft_s is None else milliseconds(times.ttft_s),
             total_ms=milliseconds(times.total_s),
         ),
+        **_summary(batch),
     )
+
+
+def _summary(batch: ScoredBatch) -> dict[str, Any]:
+    """What an answer says of all pairs together, whether they stand in it or came before it in lines."""
+    plan = batch.plan
+    return {
+        "id": batch.request_id,
+        "model": batch.model,
+        "template": plan.template,
+        "order": plan.order,
+        "readout": _readout_kind(plan),
+        "calibration": plan.calibration,
+        "created": int(time.time()),
+        "counts": _counts(batch),
+        "usage": batch_usage(batch),
+    }
 
 
 def _readout_kind(plan: BatchPlan) -> ReadoutKind:
@@ -135,8 +130,9 @@ def _readout_kind(plan: BatchPlan) -> ReadoutKind:
 
 
 def _counts(batch: ScoredBatch) -> Counts:
-    statuses = Counter(_status(item) for item in batch.items)
-    return Counts(ok=statuses["ok"], error=statuses["error"], unscored=statuses["unscored"])
+    faults = batch.faults
+    errors = sum(fault.status == "error" for fault in faults)
+    return Counts(ok=len(batch.items) - len(faults), error=errors, unscored=len(faults) - errors)
 
 
 def chosen_items(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredItem]:
@@ -150,9 +146,11 @@ def chosen_items(items: list[ScoredItem], top_n: int | None) -> Iterable[ScoredI
 def item_result(item: ScoredItem, plan: BatchPlan, request: ScoreRequest) -> ItemResult:
     """The wire form of one pair."""
     query, document = plan.pairs[item.index]
+    asked, about = request.queries[query], request.documents[document]
+    query_id = None if isinstance(asked, str) else asked.id
+    document_id = None if isinstance(about, str) else about.id
     template = UNSET if plan.templates is None else plan.templates[item.index]
-    query_id, document_id = _id_of(request.queries[query]), _id_of(request.documents[document])
-    score = item.result
+    usage, score = _usage(item), item.result
     if isinstance(score, ItemFault):
         return ItemResult(
             index=item.index,
@@ -162,58 +160,28 @@ def item_result(item: ScoredItem, plan: BatchPlan, request: ScoreRequest) -> Ite
             document_id=document_id,
             status=score.status,
             template=template,
-            usage=_usage(item),
+            usage=usage,
             error=item_error(score),
         )
-    return ItemResult(
-        index=item.index,
-        query_index=query,
-        document_index=document,
-        query_id=query_id,
-        document_id=document_id,
-        status="ok",
-        score=score.score,
-        relevance=score.relevance,
-        label=_given(score.label),
-        labels=_given(score.labels),
-        label_mass=_given(score.label_mass),
-        choice=_given(score.choice),
-        probabilities=_given(score.probabilities),
-        log_prob_sum=_given(score.log_prob_sum),
-        target_tokens=_given(score.target_tokens),
-        spread=_given(score.spread),
-        agreement=_given(score.agreement),
-        num_chunks=_given(score.num_chunks),
-        best_chunk=_given(score.best_chunk),
-        template=template,
-        usage=_usage(item),
-    )
-
-
-def _status(item: ScoredItem) -> ItemStatus:
-    return item.result.status if isinstance(item.result, ItemFault) else "ok"
+    # the fields of a score stand in a result in the same order; by place, they are taken over all at once
+    given = [UNSET if value is None else value for value in astuple(score)]
+    fields: tuple[Any, ...] = (item.index, query, document, query_id, document_id, "ok", *given, template, usage)
+    return ItemResult(*fields)
 
 
 def _usage(item: ScoredItem) -> ItemUsage | UnsetType:
-    if item.usage is None:
+    usage = item.usage
+    if usage is None:
         return UNSET
     return ItemUsage(
-        prompt_tokens=item.usage.prompt_tokens,
-        cached_tokens=item.usage.cached_tokens,
-        shared_tokens=item.usage.shared_tokens,
-        computed_tokens=item.usage.computed_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        shared_tokens=usage.shared_tokens,
+        computed_tokens=usage.computed_tokens,
         truncated_tokens=item.truncated_tokens,
     )
-
-
-def _id_of(item: str | TextItem | QueryItem) -> str | None:
-    return None if isinstance(item, str) else item.id
 
 
 def milliseconds(seconds: float) -> float:
     """As they are answered."""
     return round(seconds * 1000, 3)
-
-
-def _given(value: V | None) -> V | UnsetType:
-    return UNSET if value is None else value

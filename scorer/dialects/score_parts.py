@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from engine import DeadlineExceeded
 from scorer.errors import InvalidValue, NoFiniteScore
-from scorer.scoring.batch import ItemFault, ScoredBatch
+from scorer.scoring.batch import ScoredBatch
 from scorer.scoring.scores import ItemScore
 
 Salt: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -55,7 +55,7 @@ def all_scores(batch: ScoredBatch, *, queries: str, documents: str, one_document
         DeadlineExceeded: the deadline passed before all pairs were scored.
         NoFiniteScore: the model gave no number for a pair.
     """
-    faults = [item.result for item in batch.items if isinstance(item.result, ItemFault)]
+    faults = batch.faults
     for fault in faults:
         if fault.outcome == "invalid":
             field = _renamed(fault.field, {"queries": queries, "documents": documents})

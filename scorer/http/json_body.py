@@ -27,6 +27,7 @@ _JSON_TYPE = re.compile(r"application/(json|[a-z0-9!#$&^_.-]+\+json)", re.IGNORE
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>[^`]*)`$")
+_KEY_END = re.compile(rb'"\s*:')
 _BOUND = re.compile(r"(?:<=|>=|<|>|of length) (?P<bound>-?[0-9.]+)$")
 _LONGEST_NAME = 64
 _LARGEST_INT = 2**63 - 1
@@ -135,7 +136,10 @@ class StrictDecoder(Generic[T]):
             self._refuse(str(error), tree)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _malformed(error) from None
-        _refuse_duplicate_keys(body)
+        if _may_repeat_keys(body):
+            _refuse_duplicate_keys(body)
+        elif not body.isascii():
+            _refuse_other_encodings(body)
         return value
 
     def _refuse(self, message: str, tree: Any) -> NoReturn:
@@ -169,6 +173,35 @@ def _decode_plain(body: bytes) -> Any:
     except msgspec.ValidationError:  # a number that no Python type holds
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(error) from None
+
+
+def _may_repeat_keys(body: bytes) -> bool:
+    """False only if no object of ``body``, which is valid JSON, has a key twice.
+
+    Bodies of a few fields and many long texts spell each key once, which is seen without reading
+    the texts. A text may hold what looks like the end of a key; then there is one name more,
+    which can only make this true.
+    """
+    names: set[bytes] = set()
+    for match in _KEY_END.finditer(body):
+        end = match.start()
+        name = body[body.rfind(b'"', 0, end) + 1 : end]
+        if name in names or b"\\" in name:  # with escapes, one key can be spelled in several ways
+            return True
+        names.add(name)
+    return False
+
+
+def _refuse_other_encodings(body: bytes) -> None:
+    """Check what the typed decoder does not in fields that it skips.
+
+    Raises:
+        MalformedBody: not UTF-8.
+    """
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
         raise _malformed(error) from None
 
 

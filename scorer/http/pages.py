@@ -7,7 +7,6 @@ from importlib import resources
 
 from litestar import Response, get
 from litestar.handlers import HTTPRouteHandler
-from litestar.response import Redirect
 
 from scorer.openapi import encoded_document
 
@@ -27,8 +26,4 @@ def page_routes() -> Sequence[HTTPRouteHandler]:
         headers = {"content-security-policy": _POLICY, "content-type": "text/html; charset=utf-8"}
         return Response(page, headers=headers)
 
-    @get("/")
-    async def start() -> Redirect:
-        return Redirect("/docs", status_code=307)
-
-    return openapi, docs, start
+    return openapi, docs

@@ -146,7 +146,6 @@ def _page_paths() -> Json:
         },
     }
     return {
-        "/": _get("start", "Leads to the page", {"307": {"description": "To `/docs`.", "headers": _location()}}),
         "/metrics": _get("metrics", "Metrics", {"200": metrics}),
         "/openapi.json": _get("openapi", "This document", {"200": _plain("application/json", "This document.")}),
         "/docs": _get("docs", "This document as a page", {"200": _plain("text/html", "A page without outside links.")}),
@@ -165,10 +164,6 @@ def _success(kind: Any, description: str) -> Json:
         "headers": response_headers(),
         "content": {"application/json": {"schema": schema_of(kind)}},
     }
-
-
-def _location() -> Json:
-    return {"location": {"schema": {"type": "string"}}, **response_headers()}
 
 
 def _plain(media_type: str, description: str) -> Json:

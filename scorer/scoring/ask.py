@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,7 +107,7 @@ class Draft:
 
     @property
     def num_rows(self) -> int:
-        return sum(readout.branches for readout in self.readouts)
+        return sum(readout.branches * count for readout, count in Counter(self.readouts).items())
 
 
 def check_room(num_prompts: int, readout: ReadoutPlan, room: int, *, field: str, why: str) -> None:

@@ -111,9 +111,14 @@ class ScoredBatch:
         return self.stats or TaskStats(task_id=self.request_id, end="ok", num_rows=0)
 
     @property
+    def faults(self) -> list[ItemFault]:
+        """Those of the pairs that have no score."""
+        return [item.result for item in self.items if isinstance(item.result, ItemFault)]
+
+    @property
     def truncated_tokens(self) -> int:
-        return sum(item.truncated_tokens for item in self.items)
+        return sum([item.truncated_tokens for item in self.items])
 
     @property
     def outcome(self) -> Literal["ok", "partial"]:
-        return "ok" if all(item.score for item in self.items) else "partial"
+        return "partial" if self.faults else "ok"

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from engine import RowResult, RowUsage, ScoreResult, Unscored, sum_usage
+from engine import RowResult, RowUsage, ScoreResult, sum_usage
 from scorer.scoring.batch import BatchPlan, BatchTimes, ItemFault, Pair, ScoredBatch, ScoredItem
 from scorer.scoring.item_plan import ItemPlan
 from scorer.scoring.item_scores import score_item
 from scorer.scoring.prompt_types import PairPrompt, PromptError
 from scorer.scoring.readouts import ReadoutPlan
-from scorer.scoring.scores import ItemScore, NonFinite, Reading, item_score, judge, read
+from scorer.scoring.scores import ItemScore, Late, NonFinite, Reading, read, score_of
 
-_LATE = ItemFault(
-    status="unscored",
-    outcome="deadline",
-    code="deadline_exceeded",
-    message="the deadline passed before this pair was scored",
-    retryable=True,
-)
-_NON_FINITE = ItemFault(
-    status="error",
-    outcome="non_finite",
-    code="non_finite_score",
-    message="the model gave NaN or infinity for this pair",
-    retryable=False,
-)
-
-
-_NOT_RUN = ItemFault(
+_FAULTS: Final[Mapping[type[Exception], ItemFault]] = {
+    Late: ItemFault(
+        status="unscored",
+        outcome="deadline",
+        code="deadline_exceeded",
+        message="the deadline passed before this pair was scored",
+        retryable=True,
+    ),
+    NonFinite: ItemFault(
+        status="error",
+        outcome="non_finite",
+        code="non_finite_score",
+        message="the model gave NaN or infinity for this pair",
+        retryable=False,
+    ),
+}
+_NOT_RUN: Final = ItemFault(
     status="unscored",
     outcome="failed",
     code="not_run",
@@ -97,7 +98,7 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
             ScoredItem(
                 index=index,
                 result=_result_of(own, readout),
-                usage=sum_usage([row.usage for row in own]),
+                usage=own[0].usage if len(own) == 1 else sum_usage([row.usage for row in own]),
                 truncated_tokens=prompt.truncated_tokens + prompt.truncated_query_tokens,
             )
         )
@@ -105,8 +106,12 @@ def collect_items(plan: BatchPlan, rows: Sequence[RowResult]) -> list[ScoredItem
 
 
 def _result_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> ItemScore | ItemFault:
-    reading = _reading_of(rows, readout)
-    return reading if isinstance(reading, ItemFault) else item_score(judge(reading, readout), readout)
+    if not rows:
+        return _NOT_RUN
+    try:
+        return score_of([row.outcome for row in rows], readout)
+    except (Late, NonFinite) as error:
+        return _FAULTS[type(error)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +156,10 @@ def _reads(plan: BatchPlan, rows: Sequence[RowResult]) -> Iterator[_Read]:
 def _reading_of(rows: Sequence[RowResult], readout: ReadoutPlan) -> Reading | ItemFault:
     if not rows:
         return _NOT_RUN
-    outcomes = [row.outcome for row in rows]
-    if Unscored in map(type, outcomes):
-        reasons = {outcome.reason for outcome in outcomes if isinstance(outcome, Unscored)}
-        return _LATE if "deadline" in reasons else _NON_FINITE
     try:
-        return read(outcomes, readout)
-    except NonFinite:
-        return _NON_FINITE
+        return read([row.outcome for row in rows], readout)
+    except (Late, NonFinite) as error:
+        return _FAULTS[type(error)]
 
 
 def _composed_result(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from engine import TokenIds
 from scorer.dialects.schema import TruncationSide
@@ -24,19 +26,18 @@ class _FittedQuery:
     cut_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
+class _Draft(Struct, frozen=True, eq=False, gc=False):
     """A pair whose prompt is not known to fit yet.
 
     Args:
-        parts: Ids that all pairs share, and the texts of this pair.
+        rendered: The texts of this pair, in the order of the prompt.
         cut_query_tokens: Cut from the query.
         uncut_tokens: Tokens of the document before it was cut; None: it is whole.
     """
 
     index: int
     texts: PairTexts
-    parts: tuple[TokenIds | RenderedText, ...]
+    rendered: tuple[RenderedText, ...]
     cut_query_tokens: int
     uncut_tokens: int | None = None
 
@@ -63,10 +64,18 @@ class PromptBatch:
         self._has_target = has_target
         self._longest_shared_slot: Literal["system", "instruction"] = longest_shared_slot
         self._encoded: dict[TextPiece, EncodedText] = {}
-        self._parts = self._encode_shared(parts)
-        texts = [(index, part) for index, part in enumerate(self._parts) if isinstance(part, PairText)]
-        self._place: dict[PairSlot, int] = {slot: index for index, part in texts for slot in part.slots}
-        self._last_slot = texts[0][1].tracked
+        joined = self._encode_shared(parts)
+        # ids that all pairs share; where a text of a pair comes, there are none
+        self._shared = [read_only_ids(()) if isinstance(part, PairText) else part for part in joined]
+        self._shared_tokens = sum(map(len, self._shared))
+        self._places = [place for place, part in enumerate(joined) if isinstance(part, PairText)]
+        self._texts = [part for part in joined if isinstance(part, PairText)]
+        self._number: dict[PairSlot, int] = {
+            slot: number for number, part in enumerate(self._texts) for slot in part.slots
+        }
+        self._fillings: list[Callable[[PairTexts], object]] = [attrgetter(*part.slots) for part in self._texts]
+        self._rendered: dict[tuple[int, object], RenderedText] = {}
+        self._last_slot = self._texts[0].tracked
 
     def build(self, pairs: Sequence[PairTexts]) -> list[_Outcome]:
         """The prompt of each pair, or why it has none, in order."""
@@ -88,8 +97,7 @@ class PromptBatch:
         """Record the outcome of every draft that has one; the others, with a shorter document, are returned."""
         for cut in (False, True):
             chosen = [draft for draft in drafts if (draft.uncut_tokens is not None) == cut]
-            pieces = (part.piece for draft in chosen for part in draft.parts if isinstance(part, RenderedText))
-            self._encode(pieces, spans=cut)
+            self._encode((text.piece for draft in chosen for text in draft.rendered), spans=cut)
         tight: list[_Draft] = []
         for draft in drafts:
             if draft.uncut_tokens is None and self._surely_fits(draft):
@@ -159,7 +167,7 @@ class PromptBatch:
     def _no_room(self, draft: _Draft, *, others: int) -> PromptError:
         """Who is to blame when ``others``, all tokens but the document's, leave no room for it."""
         limit = self._limits.max_prompt_tokens
-        own: tuple[PairSlot, ...] = tuple(slot for slot in ("query", "options") if slot in self._place)
+        own: tuple[PairSlot, ...] = tuple(slot for slot in ("query", "options") if slot in self._number)
         self._encode([self._text(draft, slot).piece for slot in own], spans=True)
         lengths = {slot: self._slot_tokens(draft, slot) for slot in own}
         tokens = sum(lengths.values())
@@ -200,10 +208,12 @@ class PromptBatch:
         return self._total(draft) <= self._limits.max_prompt_tokens and (limit is None or around <= limit)
 
     def _prompt(self, draft: _Draft, *, cut_tokens: int) -> _Outcome:
-        parts = [self._ids(part) for part in draft.parts]
-        last_text = self._text(draft, self._last_slot)
-        before = sum(map(len, parts[: self._place[self._last_slot]]))
-        reusable_tokens = before + self._encoded[last_text.piece].lead_tokens
+        parts = self._shared.copy()
+        for place, text in zip(self._places, draft.rendered, strict=True):
+            parts[place] = self._encoded[text.piece].ids
+        last = self._number[self._last_slot]
+        before = sum(map(len, parts[: self._places[last]]))
+        reusable_tokens = before + self._encoded[draft.rendered[last].piece].lead_tokens
         ids = np.concatenate(parts)
         ids.flags.writeable = False
         if self._has_target and reusable_tokens == len(ids):
@@ -217,21 +227,24 @@ class PromptBatch:
         )
 
     def _total(self, draft: _Draft) -> int:
-        return sum(len(self._ids(part)) for part in draft.parts)
-
-    def _ids(self, part: TokenIds | RenderedText) -> TokenIds:
-        return self._encoded[part.piece].ids if isinstance(part, RenderedText) else part
+        return self._shared_tokens + sum([len(self._encoded[text.piece].ids) for text in draft.rendered])
 
     def _text(self, draft: _Draft, slot: PairSlot) -> RenderedText:
-        part = draft.parts[self._place[slot]]
-        assert isinstance(part, RenderedText), "the place of a slot is a text"
-        return part
+        return draft.rendered[self._number[slot]]
 
     def _draft(
         self, index: int, texts: PairTexts, *, cut_query_tokens: int = 0, uncut_tokens: int | None = None
     ) -> _Draft:
-        parts = (part.render(texts) if isinstance(part, PairText) else part for part in self._parts)
-        return _Draft(index, texts, tuple(parts), cut_query_tokens, uncut_tokens)
+        rendered = tuple([self._render(number, texts) for number in range(len(self._texts))])
+        return _Draft(index, texts, rendered, cut_query_tokens, uncut_tokens)
+
+    def _render(self, number: int, texts: PairTexts) -> RenderedText:
+        """A text, made once for all pairs that fill it alike: most have one of two in common with others."""
+        key = (number, self._fillings[number](texts))
+        rendered = self._rendered.get(key)
+        if rendered is None:
+            rendered = self._rendered[key] = self._texts[number].render(texts)
+        return rendered
 
     def _encode(self, pieces: Iterable[TextPiece], *, spans: bool) -> None:
         wanted = {

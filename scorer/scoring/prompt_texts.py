@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
+from msgspec import Struct
+
 from scorer.templates.layout import LayoutPart, SpecialToken, TextRun
 from scorer.templates.types import Order, SlotName, Text
 from scorer.tokens.text_tokens import TextPiece
@@ -22,8 +24,7 @@ class PairTexts(NamedTuple):
     options: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedText:
+class RenderedText(Struct, frozen=True, eq=False, gc=False):
     """A text of a pair, and where its slots lie in it, as characters ``[start, end)``."""
 
     piece: TextPiece

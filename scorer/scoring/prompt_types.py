@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+
 from engine import TokenIds
 from scorer.dialects.schema import TruncationSide
 
@@ -28,9 +30,10 @@ class PromptLimits:
     truncation_side: TruncationSide = "right"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PairPrompt:
+class PairPrompt(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """Token ids of one (query, document) pair under one template.
+
+    A struct, as there is one for each of the thousands of pairs of a batch.
 
     Args:
         context: Everything that precedes the place where the score is read.

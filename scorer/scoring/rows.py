@@ -24,6 +24,8 @@ def plan_rows(
     """
     built = [prompt for prompt in prompts if isinstance(prompt, PairPrompt)]
     common_tokens = _common_tokens([prompt.context for prompt in built]) if keep == "prefix" else 0
+    # what all prompts with one readout are asked; None: each prompt is asked for texts of its own
+    asked = {readout: _label_readout(readout) for readout in set(readouts)}
     rows: list[Row] = []
     for prompt, readout in zip(prompts, readouts, strict=True):
         if isinstance(prompt, PromptError):
@@ -37,17 +39,24 @@ def plan_rows(
                 keep_tokens = prompt.reusable_tokens
             case "all":
                 keep_tokens = len(prompt.context)
-        rows += _rows_of(prompt, readout, keep_tokens, whole=keep == "all")
+        read = asked[readout]
+        if read is not None:
+            rows.append(Row(tokens=prompt.context, readout=read, keep_tokens=keep_tokens))
+        else:
+            rows += _likelihood_rows(prompt, readout, keep_tokens, whole=keep == "all")
     return tuple(rows)
 
 
-def _rows_of(prompt: PairPrompt, readout: ReadoutPlan, keep_tokens: int, *, whole: bool) -> list[Row]:
+def _label_readout(readout: ReadoutPlan) -> LabelReadout | None:
+    """How one row reads all labels; None if one cannot."""
+    if not isinstance(readout, LabelPlan) or not readout.single_tokens:
+        return None
+    return LabelReadout(label_ids=tuple(int(ids[0]) for ids in readout.ids), log_sum_exp=_needs_denominator(readout))
+
+
+def _likelihood_rows(prompt: PairPrompt, readout: ReadoutPlan, keep_tokens: int, *, whole: bool) -> list[Row]:
     context = prompt.context
     if isinstance(readout, LabelPlan):
-        if readout.single_tokens:
-            label_ids = tuple(int(ids[0]) for ids in readout.ids)
-            read = LabelReadout(label_ids=label_ids, log_sum_exp=_needs_denominator(readout))
-            return [Row(tokens=context, readout=read, keep_tokens=keep_tokens)]
         return [
             Row(tokens=_join(context, ids), readout=LikelihoodReadout(target_ids=ids), keep_tokens=keep_tokens)
             for ids in readout.ids

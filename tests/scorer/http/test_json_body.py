@@ -66,11 +66,28 @@ def decode(body: bytes | str) -> Outer:
         '{"items": ["a"], "items": ["b"]}',
         '{"items": ["a"], "skipped": {"x": 1, "x": 2}}',
         '{"items": 5, "items": ["b"]}',
+        '{"items": ["a"], "i\\u0074ems": ["b"]}',
+        '{"items": ["a"], "skipped": {"x\\"": 1, "x\\"" : 2}}',
+        '{"items": ["a"], "skipped": {"\\"x": 1, "\\u0022x": 2}}',
     ],
 )
 def test_what_is_not_strict_json_is_malformed(body: bytes | str) -> None:
     with pytest.raises(MalformedBody):
         decode(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"items": ["a"], "skipped": [{"x": 1}, {"x": 2}]}',
+        '{"items": ["a"], "skipped": {"x": 1, "y": {"x": 2}}}',
+        '{"items": ["a"], "skipped": {"x": 1, "\\"x": 2, "x\\"": 3, "x\\\\": 4}}',
+        '{"items": ["\\"items\\": 1, \\"items\\": 2"]}',
+        '{"items": ["a"], "skipped": "é\\": "}',
+    ],
+)
+def test_a_key_may_occur_again_in_another_object_or_in_a_text(body: str) -> None:
+    assert len(decode(body).items) == 1
 
 
 def test_b008_a_whole_surrogate_pair_is_text() -> None:

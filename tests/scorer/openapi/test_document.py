@@ -147,10 +147,3 @@ def test_the_examples_of_lines_are_served_and_answered_as_declared() -> None:
         *results, end = map(json.loads, text.splitlines())
         assert msgspec.to_builtins(msgspec.convert(end, StreamEnd)) == end
         assert all(msgspec.to_builtins(msgspec.convert(each, ItemResult)) == each for each in results)
-
-
-def test_the_bare_address_leads_to_the_page() -> None:
-    with service() as client:
-        answer = client.get("/", follow_redirects=False)
-
-    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from engine import LabelOutcome, LikelihoodOutcome
+from engine import LabelOutcome, LikelihoodOutcome, Unscored
 from scorer.scoring.readouts import LabelPlan, LikelihoodPlan
-from scorer.scoring.scores import ItemScore, NonFinite, score_of
+from scorer.scoring.scores import ItemScore, LabelReading, Late, NonFinite, judge, score_of
 
 ONE = tuple(np.array([token], dtype=np.int32) for token in (3, 4))
 SEVERAL = (np.array([3, 4], dtype=np.int32), np.array([3, 5], dtype=np.int32))
@@ -30,6 +30,17 @@ def test_two_labels_share_by_the_difference_of_their_logits() -> None:
     assert result.label == "Yes"
     assert result.relevance == result.score
     assert result.label_mass is None
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 7.0])
+def test_two_labels_share_to_the_last_bit_as_if_there_were_more(temperature: float) -> None:
+    rng = np.random.default_rng(2)
+    plan = labels(temperature=temperature)
+    for pair in rng.normal(scale=3, size=(200, 2)).tolist():
+        weights = [math.exp((logit - max(pair)) / temperature) for logit in pair]
+        want = [weight / math.fsum(weights) for weight in weights]
+
+        assert judge(LabelReading(pair, None), plan).shares == want
 
 
 def test_temperature_divides_the_difference() -> None:
@@ -110,3 +121,13 @@ def test_b010_what_is_not_finite_gives_no_score(bad: float) -> None:
         score_of([LikelihoodOutcome(log_probs=(-1.0, bad))], LikelihoodPlan())
     with pytest.raises(NonFinite):
         score_of([LikelihoodOutcome(log_probs=(math.inf, -math.inf))] * 2, labels(ids=SEVERAL))
+
+
+def test_a_pair_that_lacks_a_row_has_no_score_and_is_late_if_any_row_is() -> None:
+    known, late, bad = LikelihoodOutcome(log_probs=(-1.0,)), Unscored(reason="deadline"), Unscored(reason="non_finite")
+    with pytest.raises(Late):
+        score_of([known, late, bad], labels(ids=SEVERAL))
+    with pytest.raises(NonFinite):
+        score_of([bad, known], labels(ids=SEVERAL))
+    with pytest.raises(Late):
+        score_of([late], LikelihoodPlan())
