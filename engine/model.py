@@ -134,9 +134,7 @@ class Decoder:
         turns = {rotary: (cos[batch.positions], sin[batch.positions]) for rotary, (cos, sin) in self._tables.items()}
         plan = kernels.plan(batch.spans)
         for index, layer in enumerate(self._layers[:-1]):
-            query, key, value = self._split(layer.qkv(stream, update))
-            turn = turns[layer.rotary]
-            query, key = self._place(query, layer.query_norm, turn), self._place(key, layer.key_norm, turn)
+            query, key, value = self._place_all(layer, layer.qkv(stream, update), turns[layer.rotary])
             attended = self._attend(index, query, key, value, batch, pool, plan)
             update = self._after_attention(layer, stream, attended)
         return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary])
@@ -164,11 +162,17 @@ class Decoder:
             return self._kernels.rotate(heads, *turn)
         return self._kernels.norm_rotate(heads, norm, self._config.rms_norm_eps, *turn)
 
-    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _place_all(self, layer: _Layer, qkv: Tensor, turn: _Turn) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value ``[T, heads, D]``, the first two placed; as one where no norm comes between."""
         config = self._config
         heads = qkv.view(len(qkv), config.num_heads + 2 * config.num_kv_heads, config.head_dim)
         key_from, value_from = config.num_heads, config.num_heads + config.num_kv_heads
-        return heads[:, :key_from], heads[:, key_from:value_from], heads[:, value_from:]
+        value = heads[:, value_from:]
+        if layer.query_norm is None and layer.key_norm is None:
+            turned = self._kernels.rotate(heads[:, :value_from], *turn)
+            return turned[:, :key_from], turned[:, key_from:], value
+        query = self._place(heads[:, :key_from], layer.query_norm, turn)
+        return query, self._place(heads[:, key_from:value_from], layer.key_norm, turn), value
 
     def _attend(
         self,

@@ -211,7 +211,7 @@ class KernelSet(Protocol):
         """Rotary embedding, half-split form: pairs ``(i, i + D/2)`` are turned together.
 
         Args:
-            x: ``[T, H, D]``.
+            x: ``[T, H, D]``; the result may be written over it.
             cos, sin: ``[T, D/2]`` float32, the rows of the tables at the tokens' positions.
         """
         ...

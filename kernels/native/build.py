@@ -53,7 +53,7 @@ X86_LEVELS = (
     Level("x86-64-v2", ("-march=x86-64-v2",), frozenset()),
 )
 _OTHER = Level("native", ("-march=native",), frozenset())
-_COMPILE_LIMIT_S = 60
+_COMPILE_LIMIT_S = 300
 
 
 def find_library() -> Path | None:

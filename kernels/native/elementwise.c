@@ -148,21 +148,20 @@ void swiglu(const bf16 *x, bf16 *out, int64_t rows, int64_t width) { gate_rows(x
 
 void geglu(const bf16 *x, bf16 *out, int64_t rows, int64_t width) { gate_rows(x, out, rows, width, 1); }
 
-/* Rotary embedding of heads of 2 * half elements, pairs (i, i + half); cos and sin are [rows, half].
- * Heads of a row follow each other in x; rows are x_stride apart. out is dense. */
-void rotate(const bf16 *restrict x, const float *restrict cos, const float *restrict sin, bf16 *restrict out,
-            int64_t rows, int64_t heads, int64_t half, int64_t x_stride) {
+/* Rotary embedding of heads of 2 * half elements in place, pairs (i, i + half); cos and sin are [rows, half].
+ * Heads of a row follow each other in x; rows are x_stride apart. */
+void rotate(bf16 *x, const float *restrict cos, const float *restrict sin, int64_t rows, int64_t heads, int64_t half,
+            int64_t x_stride) {
 #pragma omp parallel for schedule(static) if (rows * heads * half > PARALLEL_FROM)
     for (int64_t r = 0; r < rows; r++) {
         const float *c = cos + r * half, *s = sin + r * half;
         for (int64_t h = 0; h < heads; h++) {
-            const bf16 *from = x + r * x_stride + h * 2 * half;
-            bf16 *to = out + (r * heads + h) * 2 * half;
+            bf16 *low = x + r * x_stride + h * 2 * half, *high = low + half;
 #pragma omp simd
             for (int64_t i = 0; i < half; i++) {
-                float first = widen(from[i]), second = widen(from[i + half]);
-                to[i] = narrow(first * c[i] - second * s[i]);
-                to[i + half] = narrow(second * c[i] + first * s[i]);
+                float first = widen(low[i]), second = widen(high[i]);
+                low[i] = narrow(first * c[i] - second * s[i]);
+                high[i] = narrow(second * c[i] + first * s[i]);
             }
         }
     }

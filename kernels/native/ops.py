@@ -23,7 +23,7 @@ _SIGNATURES = {
     "scale_rows": [_POINTER] * 3 + [_INT] * 2,
     "swiglu": [_POINTER] * 2 + [_INT] * 2,
     "geglu": [_POINTER] * 2 + [_INT] * 2,
-    "rotate": [_POINTER] * 4 + [_INT] * 4,
+    "rotate": [_POINTER] * 3 + [_INT] * 4,
     "merge": [_POINTER] * 4 + [_INT] * 4,
     "label_logits": [_POINTER] * 4 + [_INT] * 3,
 }
@@ -98,13 +98,10 @@ class NativeOps:
         return out
 
     def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """See :meth:`kernels.api.KernelSet.rotate`; heads of a row follow each other, tables are dense."""
-        out = torch.empty(x.shape, dtype=x.dtype)
+        """See :meth:`kernels.api.KernelSet.rotate`; in place. Heads of a row follow each other, tables are dense."""
         rows, heads, width = x.shape
-        self._library.rotate(
-            x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr(), rows, heads, width // 2, x.stride(0)
-        )
-        return out
+        self._library.rotate(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), rows, heads, width // 2, x.stride(0))
+        return x
 
     def merge(self, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:
         """Fold ``part`` ``[heads, rows, D]`` (dense bfloat16) into ``out`` (float32, rows dense) in place."""
@@ -165,7 +162,7 @@ def _agrees(ops: NativeOps) -> bool:
         (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight, 1e-5)),
         (ops.add_rms_norm(stream, x, weight, 1e-5), F.rms_norm(grown, (77,), weight, 1e-5)),
         (stream, grown),
-        (ops.rotate(heads, cos, sin), torch.cat(turned, dim=-1)),
+        (ops.rotate(heads.clone(), cos, sin), torch.cat(turned, dim=-1)),
         (ops.swiglu(gate_up), F.silu(gate) * up),
         (codes, (x.float() / scales[:, None]).round()),
         (scales, x.float().abs().amax(-1) / 127),

@@ -23,8 +23,8 @@ class DialectChoice:
     Args:
         dialects: By the keys that a body of theirs has; the first whose keys are all there is
             spoken. ``name[0].key`` is a key of the first element of a list. A body that is no JSON
-            object is left to the first, which refuses it.
-        error_form: For errors that come before the dialect is known.
+            object is left to the first that has the error form of the route, and refused there.
+        error_form: For errors that come before the dialect is known; that of one of the dialects.
     """
 
     dialects: Sequence[tuple[frozenset[str], Dialect[Any]]]
@@ -38,7 +38,7 @@ class DialectChoice:
         """
         keys = _keys_of(body)
         if keys is None:
-            return self.dialects[0][1]
+            return next(dialect for _, dialect in self.dialects if dialect.error_form is self.error_form)
         for wanted, dialect in self.dialects:
             if all(_has(keys, key) for key in wanted):
                 return dialect

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from scorer.errors import Failure
+from scorer.http.wire_path import steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,29 @@ def sglang_error(failure: Failure) -> WireError:
     return WireError(status, body)
 
 
+class ErrorEntry(Struct, frozen=True):
+    """One thing that is wrong: where, what, and the kind of error."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class DetailErrorBody(Struct, frozen=True):
+    """Errors in the form of FastAPI."""
+
+    detail: list[ErrorEntry]
+
+
+def detail_error(failure: Failure) -> WireError:
+    """A list of one; whatever is wrong with a body is 422."""
+    path = [] if failure.field in {None, "body"} else steps_of(failure.field or "")
+    place = "header" if failure.status in {401, 415} else "body"
+    entry = ErrorEntry(loc=[place, *path], msg=failure.message, type=failure.code)
+    status = 422 if failure.status == 400 else failure.status
+    return WireError(status, DetailErrorBody(detail=[entry]))
+
+
 TeiErrorType: TypeAlias = Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 
 
@@ -166,4 +190,6 @@ def _as_bad_request(failure: Failure) -> int:
 
 def _camel(status: int) -> str:
     """Such as ``RequestEntityTooLargeError``."""
+    if status == 499:  # nginx's, which the standard library does not know
+        return "ClientClosedRequestError"
     return HTTPStatus(status).name.title().replace("_", "") + "Error"

@@ -6,9 +6,10 @@ import time
 from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from scorer.dialects.dialect import Dialect
-from scorer.dialects.error_forms import WireError, vllm_error
+from scorer.dialects.error_forms import VllmErrorBody, WireError, vllm_error
 from scorer.dialects.rerank_parts import ranked_items, raw_score_of, relevance_of, rerank_errors, rerank_request
 from scorer.dialects.rerank_schema import RerankError
 from scorer.dialects.schema import PositiveInt
@@ -65,8 +66,10 @@ def infinity_dialect() -> Dialect[InfinityRerankRequest]:
 
 
 def infinity_error(failure: Failure) -> WireError:
-    """The body of vLLM under the native status."""
-    return WireError(failure.status, vllm_error(failure).body)
+    """The body of vLLM under the native status, which ``code`` repeats."""
+    body = vllm_error(failure).body
+    assert isinstance(body, VllmErrorBody), "that is its form"
+    return WireError(failure.status, VllmErrorBody(error=replace(body.error, code=failure.status)))
 
 
 def _reply(request: InfinityRerankRequest, batch: ScoredBatch) -> InfinityRerankResponse:

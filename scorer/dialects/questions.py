@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from scorer.dialects.schema import CacheSpec, QueryItem, ReadoutSpec, ScoreRequest
 from scorer.errors import InvalidValue
@@ -20,6 +20,7 @@ MAX_OPTIONS: Final = 255
 MAX_LEVELS: Final = 10
 
 _YES_NO: Final = (("yes", "Yes"), ("no", "No"))
+_PLAIN_YES_NO: Final = (("yes",), ("no",))
 _LETTERS: Final = string.ascii_uppercase
 
 
@@ -75,14 +76,19 @@ class Answer:
         return rounded(sum(index * share for index, share in enumerate(self.probabilities)))
 
 
-def yes_no_question(instructions: str, *, yes: str | None = None, no: str | None = None) -> Question:
+def yes_no_question(
+    instructions: str, *, yes: str | None = None, no: str | None = None, capitals: bool = True
+) -> Question:
     """A question, or a statement that may be true.
 
     Args:
         yes, no: What the answers mean.
+        capitals: ``Yes`` and ``No`` count as well.
     """
     meanings = [f"{name}: {meaning}" for name, meaning in (("yes", yes), ("no", no)) if meaning]
-    return Question(_worded(instructions, meanings, "Reply with yes or no only."), _YES_NO)
+    return Question(
+        _worded(instructions, meanings, "Reply with yes or no only."), _YES_NO if capitals else _PLAIN_YES_NO
+    )
 
 
 def choice_question(instructions: str, options: Sequence[Entry]) -> Question:
@@ -110,12 +116,13 @@ def questions_request(
     *,
     model: str | None,
     system: str,
+    temperature: float = 1.0,
     keep_cached: bool = True,
     request_id: str | None = None,
 ) -> ScoreRequest:
     """All questions about ``text`` in native terms; a text that does not fit is an error."""
     return ScoreRequest(
-        queries=[QueryItem(text=question.text, readout=_readout(question)) for question in questions],
+        queries=[QueryItem(text=question.text, readout=_readout(question, temperature)) for question in questions],
         documents=[text],
         model=model,
         template=TEMPLATE,
@@ -151,8 +158,18 @@ def check_entries(entries: Sequence[object], field: str, *, limit: int) -> None:
             raise InvalidValue("two answers are alike", field=f"{field}[{index}]")
 
 
-def _readout(question: Question) -> ReadoutSpec:
-    return ReadoutSpec(kind="labels", labels=question.labels, label_mass=True)
+def refuse_thinking(chat_template_kwargs: Mapping[str, Any] | None) -> None:
+    """The label is the first token of the reply.
+
+    Raises:
+        InvalidValue: the model is to think before it.
+    """
+    if (chat_template_kwargs or {}).get("enable_thinking"):
+        raise InvalidValue("the label is the first token of the reply", field="chat_template_kwargs.enable_thinking")
+
+
+def _readout(question: Question, temperature: float) -> ReadoutSpec:
+    return ReadoutSpec(kind="labels", labels=question.labels, label_mass=True, temperature=temperature)
 
 
 def _worded(instructions: str, lines: Sequence[str], reply: str) -> str:

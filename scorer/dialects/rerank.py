@@ -34,6 +34,7 @@ def _to_request(request: RerankRequest) -> ScoreRequest:
         max_tokens_per_doc=request.max_tokens_per_doc or None,
         max_tokens_per_query=request.max_tokens_per_query or None,
         instruction=request.instruction,
+        deadline_ms=request.deadline_ms,
         request_id=request.request_id,
     )
 

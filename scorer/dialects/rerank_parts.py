@@ -23,6 +23,7 @@ def rerank_request(
     max_tokens_per_doc: int | None = None,
     max_tokens_per_query: int | None = None,
     instruction: str | None = None,
+    deadline_ms: int | None = None,
     request_id: str | None = None,
 ) -> ScoreRequest:
     """One query and its documents in native terms."""
@@ -34,6 +35,7 @@ def rerank_request(
         truncation_side=truncation_side,
         max_tokens_per_doc=max_tokens_per_doc,
         max_tokens_per_query=max_tokens_per_query,
+        deadline_ms=deadline_ms,
         request_id=request_id,
     )
 

@@ -52,6 +52,12 @@ class RerankRequest(Struct, frozen=True):
         LimitOrZero | None, Meta(description="Longer queries are cut. 0: no such limit.")
     ] = None
     instruction: Annotated[str | None, Meta(description="Replaces the template's instruction.")] = None
+    deadline_ms: Annotated[
+        PositiveInt | None,
+        Meta(
+            description="Time from arrival after which no further document is started. Default and maximum: see /info."
+        ),
+    ] = None
     request_id: Annotated[Annotated[str, Meta(pattern=REQUEST_ID)] | None, Meta(description="Comes back as `id`.")] = (
         None
     )

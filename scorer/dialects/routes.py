@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from litestar import Request, Response, post, route
+from litestar import HttpMethod, Request, Response, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.response import Stream
 
@@ -104,14 +104,18 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
             yield chunk
 
 
-def scoring_route(
-    gate: ScoringGate, path: str, speech: Speech, *, method: Literal["POST", "PUT"] = "POST"
-) -> HTTPRouteHandler:
-    """A route that is answered at once and speaks ``speech``."""
+def scoring_route(gate: ScoringGate, path: str, speech: Speech, *, put: Speech | None = None) -> HTTPRouteHandler:
+    """A route that is answered at once.
 
-    @route(path, http_method=method, status_code=200, opt={ERROR_FORM: speech.error_form})
+    Args:
+        speech, put: What is spoken by ``POST``, and by ``PUT`` where that is served.
+    """
+    spoken = {HttpMethod.POST: speech} | ({} if put is None else {HttpMethod.PUT: put})
+
+    # one handler for both methods: of several, the framework tells those of one only when it is asked by OPTIONS
+    @route(path, http_method=list(spoken), status_code=200, opt={ERROR_FORM: speech.error_form})
     async def score(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await gate.answer(request, speech)
+        return await gate.answer(request, spoken[HttpMethod(request.method)])
 
     return score
 

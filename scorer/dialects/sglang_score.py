@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -22,8 +23,11 @@ from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import ScoredBatch
 from scorer.scoring.prompt_request import PromptRequest, TextOrIds
+from scorer.scoring.scores import rounded
 
 MAX_LABELS: Final = 1024
+_SMALLEST: Final = 5e-324
+"""Of numbers above 0: a share that is none has a logarithm, too, which JSON can say."""
 
 ItemLabels: TypeAlias = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_LABELS)]
 Labels: TypeAlias = Annotated[list[TokenId | ItemLabels], Meta(min_length=1)]
@@ -34,7 +38,6 @@ _NOT_SERVED = (
     "query_embed_overrides",
     "item_embed_overrides",
     "return_pooled_hidden_states",
-    "return_token_logprobs",
 )
 
 
@@ -60,7 +63,9 @@ class SglangScoreRequest(Struct, frozen=True, kw_only=True):
     query_embed_overrides: Any = None
     item_embed_overrides: Any = None
     return_pooled_hidden_states: bool = False
-    return_token_logprobs: bool = False
+    return_token_logprobs: Annotated[
+        bool, Meta(description="Also give the natural log-probability of each label among the whole vocabulary.")
+    ] = False
 
 
 class SglangScoreResponse(Struct, frozen=True):
@@ -71,7 +76,9 @@ class SglangScoreResponse(Struct, frozen=True):
     usage: ScoreUsage
     object: Literal["scoring"]
     pooled_hidden_states: None = None
-    token_logprobs: None = None
+    token_logprobs: Annotated[
+        list[list[float]] | None, Meta(description="As `scores`, if asked for; no temperature is applied.")
+    ] = None
 
 
 def sglang_score_dialect() -> Dialect[SglangScoreRequest]:
@@ -94,8 +101,8 @@ def _to_request(spoken: SglangScoreRequest) -> PromptRequest:
         query=_query(spoken.query, items),
         items=items,
         labels=_labels(spoken.label_token_ids, len(items)),
-        normalise="labels" if spoken.apply_softmax else "vocabulary",
-        temperature=spoken.temperature,
+        normalise="labels" if spoken.apply_softmax and not spoken.return_token_logprobs else "vocabulary",
+        temperature=1.0 if spoken.return_token_logprobs else spoken.temperature,
         item_first=spoken.item_first,
         joined=True,
     )
@@ -146,11 +153,21 @@ def _labels(labels: Sequence[int | list[int]], num_items: int) -> list[Sequence[
     return [*lists]
 
 
-def _reply(_spoken: SglangScoreRequest, batch: ScoredBatch) -> SglangScoreResponse:
-    scores = all_scores(batch, queries="query", documents="items")
+def _reply(spoken: SglangScoreRequest, batch: ScoredBatch) -> SglangScoreResponse:
+    rows = [probabilities_of(score) for score in all_scores(batch, queries="query", documents="items")]
+    log_probs = None
+    if spoken.return_token_logprobs:  # the rows are shares of the vocabulary, then
+        exact = [[math.log(max(share, _SMALLEST)) for share in row] for row in rows]
+        log_probs = [list(map(rounded, row)) for row in exact]
+        if spoken.apply_softmax:
+            rows = [_softmax(row, spoken.temperature) for row in exact]
     return SglangScoreResponse(
-        scores=[probabilities_of(score) for score in scores],
-        model=batch.model,
-        usage=score_usage(batch),
-        object="scoring",
+        scores=rows, model=batch.model, usage=score_usage(batch), object="scoring", token_logprobs=log_probs
     )
+
+
+def _softmax(log_probs: Sequence[float], temperature: float) -> list[float]:
+    """Shares of the labels alone: what the vocabulary is divided by cancels out."""
+    top = max(log_probs)
+    weights = [math.exp((log_prob - top) / temperature) for log_prob in log_probs]
+    return [rounded(weight / math.fsum(weights)) for weight in weights]

@@ -21,12 +21,13 @@ from scorer.dialects.questions import (
     check_entries,
     choice_question,
     questions_request,
+    refuse_thinking,
     score_question,
     yes_no_question,
 )
 from scorer.dialects.schema import ScoreRequest
 from scorer.dialects.score_parts import GivenId, Salt, all_scores, refuse_priority
-from scorer.dialects.vllm_score import own_request_id
+from scorer.dialects.vllm_options import own_request_id
 from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import ScoredBatch
@@ -148,8 +149,7 @@ def _to_request(spoken: SystemOneRequest) -> ScoreRequest:
             raise InvalidValue("the model that is served reads text only", field=name)
     if spoken.joint:
         raise InvalidValue("every question is answered by itself; leave joint out", field="joint")
-    if (spoken.chat_template_kwargs or {}).get("enable_thinking"):
-        raise InvalidValue("the label is the first token of the reply", field="chat_template_kwargs.enable_thinking")
+    refuse_thinking(spoken.chat_template_kwargs)
     return questions_request(
         spoken.state if isinstance(spoken.state, str) else json.dumps(spoken.state, ensure_ascii=False),
         _questions(spoken),
@@ -160,7 +160,26 @@ def _to_request(spoken: SystemOneRequest) -> ScoreRequest:
 
 
 def _questions(spoken: SystemOneRequest) -> list[Question]:
-    return [_KINDS[asked.type][0](asked, f"questions.{name}.criteria") for name, asked in spoken.questions.items()]
+    return [question_of(asked, f"questions.{name}.criteria") for name, asked in spoken.questions.items()]
+
+
+def question_of(asked: SystemOneQuestion, field: str, *, capitals: bool = True) -> Question:
+    """The question as the model reads it.
+
+    Args:
+        field: Of the criteria, for errors.
+        capitals: ``Yes`` and ``No`` count as well.
+
+    Raises:
+        InvalidValue: the criteria are not those of its type.
+    """
+    match asked.type:
+        case "choice":
+            return _choice(asked, field)
+        case "noul":
+            return _noul(asked, field, capitals=capitals)
+        case "score":
+            return _score(asked, field)
 
 
 def _reply(spoken: SystemOneRequest, batch: ScoredBatch) -> SystemOneResponse:
@@ -172,7 +191,7 @@ def _reply(spoken: SystemOneRequest, batch: ScoredBatch) -> SystemOneResponse:
         object="structured_decision",
         created=int(time.time()),
         model=batch.model,
-        answers={name: _KINDS[asked.type][1](asked, answer) for (name, asked), answer in named},
+        answers={name: _ANSWERS[asked.type](asked, answer) for (name, asked), answer in named},
         usage=SystemOneUsage(input_tokens=batch.usage.prompt_tokens, output_tokens=0),
         diagnostics={name: _diagnostics(answer) for (name, _), answer in named},
         joint=False,
@@ -196,12 +215,12 @@ def _choice(asked: SystemOneQuestion, field: str) -> Question:
     return choice_question(asked.instructions or "", options)
 
 
-def _noul(asked: SystemOneQuestion, field: str) -> Question:
+def _noul(asked: SystemOneQuestion, field: str, *, capitals: bool) -> Question:
     meanings = {} if asked.criteria is None else asked.criteria
     if not isinstance(meanings, dict) or not meanings.keys() <= {"true", "false"}:
         raise InvalidValue("noul has null or an object with true and false", field=field)
     yes, no = (_description(meanings.get(name), f"{field}.{name}") for name in ("true", "false"))
-    return yes_no_question(asked.instructions or "", yes=yes, no=no)
+    return yes_no_question(asked.instructions or "", yes=yes, no=no, capitals=capitals)
 
 
 def _score(asked: SystemOneQuestion, field: str) -> Question:
@@ -245,12 +264,8 @@ def _score_answer(asked: SystemOneQuestion, answer: Answer) -> SystemOneScoreAns
     )
 
 
-_KINDS: Final[
-    dict[
-        str, tuple[Callable[[SystemOneQuestion, str], Question], Callable[[SystemOneQuestion, Answer], SystemOneAnswer]]
-    ]
-] = {
-    "choice": (_choice, _choice_answer),
-    "noul": (_noul, _noul_answer),
-    "score": (_score, _score_answer),
+_ANSWERS: Final[dict[str, Callable[[SystemOneQuestion, Answer], SystemOneAnswer]]] = {
+    "choice": _choice_answer,
+    "noul": _noul_answer,
+    "score": _score_answer,
 }

@@ -18,7 +18,8 @@ from scorer.dialects.score_parts import (
     probabilities_of,
     refuse_priority,
 )
-from scorer.dialects.vllm_score import VllmScoreResponse, own_request_id, score_list
+from scorer.dialects.vllm_options import own_request_id
+from scorer.dialects.vllm_score import VllmScoreResponse, score_list
 from scorer.http.json_body import StrictDecoder
 from scorer.scoring.batch import ScoredBatch
 from scorer.scoring.prompt_request import PromptRequest

@@ -12,12 +12,18 @@ _STEP = re.compile(r"\.?(?P<name>[^.\[\]]+)|\[(?P<index>\d+|\.\.\.)\]")
 """A field, an element of a list, or ``[...]``: some value of an object whose keys are the caller's."""
 
 
+def steps_of(path: str) -> list[str | int]:
+    """``documents[3].text`` as names and indices."""
+    steps = ((step["name"], step["index"]) for step in _STEP.finditer(path))
+    return [name if name is not None else int(index) if index.isdigit() else index for name, index in steps]
+
+
 def look_up(tree: Any, path: str) -> Any:
     """The value at ``path`` (``documents[3].text``), None where the path does not lead."""
-    for step in _STEP.finditer(path):
+    for step in steps_of(path):
         try:
-            tree = tree[step["name"]] if step["name"] is not None else tree[int(step["index"])]
-        except (KeyError, IndexError, TypeError, ValueError):
+            tree = tree[step]
+        except (KeyError, IndexError, TypeError):
             return None
     return tree
 

@@ -98,7 +98,9 @@ class ScoringOperation:
         """Types of all bodies, those of errors included."""
         bodies = [kind for spoken in self.spoken for kind in (spoken.request, spoken.reply)]
         bodies += [*self.lines.request, *self.lines.reply] if self.lines else []
-        return [*bodies, *self.events, *(type(_wire(spoken.error_form, INTERNAL).body) for spoken in self.spoken)]
+        forms = {spoken.error_form for spoken in self.spoken}
+        errors = {type(_wire(form, answer).body) for form in forms for answer in [*ANSWERS.values(), INTERNAL]}
+        return [*bodies, *self.events, *errors]
 
 
 def describe(operation: ScoringOperation) -> dict[str, Json]:

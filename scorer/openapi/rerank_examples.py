@@ -83,6 +83,53 @@ TEI_RESPONSE: Final[list[dict[str, Any]]] = [
     {"index": 1, "score": 0.0183156, "text": _TEXTS[1]},
 ]
 
+VLLM_REQUESTS: Final[dict[str, Any]] = {
+    "vllm": {
+        "summary": "vLLM",
+        "value": {"query": _QUERY, "documents": _TEXTS, "top_n": 1, "cache_salt": "tenant-7", "use_activation": True},
+    }
+}
+
+VLLM_RESPONSE: Final[dict[str, Any]] = {
+    "id": f"rerank-{_ID}",
+    "model": _MODEL,
+    "usage": {"prompt_tokens": 93, "total_tokens": 93},
+    "results": [{"index": 0, "document": {"text": _BEST, "multi_modal": None}, "relevance_score": _RELEVANCE}],
+}
+
+JINA_REQUESTS: Final[dict[str, Any]] = {
+    "jina": {
+        "summary": "Jina",
+        "value": {"model": "jina-reranker-v3", "query": _QUERY, "documents": [{"text": _BEST, "id": 7}, _TEXTS[1]]},
+    }
+}
+
+JINA_RESPONSE: Final[dict[str, Any]] = {
+    "model": _MODEL,
+    "object": "list",
+    "usage": {"total_tokens": 93, "prompt_tokens": 93},
+    "results": [
+        {"index": 0, "relevance_score": _RELEVANCE, "document": {"text": _BEST, "id": 7}},
+        {"index": 1, "relevance_score": 0.0183156, "document": {"text": _TEXTS[1]}},
+    ],
+}
+
+SGLANG_REQUESTS: Final[dict[str, Any]] = {
+    "sglang": {
+        "summary": "SGLang",
+        "value": {"query": _QUERY, "documents": _TEXTS, "instruct": "Find the composer.", "top_n": 1},
+    }
+}
+
+SGLANG_RESPONSE: Final[list[dict[str, Any]]] = [
+    {
+        "score": _RELEVANCE,
+        "index": 0,
+        "meta_info": {"id": _ID, "prompt_tokens": 47, "cached_tokens": 20, "truncated_tokens": 0},
+        "document": _BEST,
+    }
+]
+
 COHERE_REQUESTS: Final[dict[str, Any]] = {
     "cohere": {
         "summary": "Cohere v2",

@@ -6,7 +6,14 @@ from typing import Final
 
 from scorer.dialects.error_forms import openai_error, sglang_error, tei_error, vllm_error
 from scorer.dialects.openai_decisions import DecisionsRequest, DecisionsResponse
+from scorer.dialects.score_routes import GENERATIVE_PATHS, SYSTEMONE_PATHS, VLLM_PATHS
+from scorer.dialects.sglang_decisions import SglangDecisionsRequest, SglangDecisionsResponse
 from scorer.dialects.sglang_score import SglangScoreRequest, SglangScoreResponse
+from scorer.dialects.sglang_systemone import (
+    SglangSystemOneRequest,
+    SglangSystemOneResponse,
+    sglang_systemone_error,
+)
 from scorer.dialects.systemone import SystemOneRequest, SystemOneResponse
 from scorer.dialects.tei_predict import TeiPrediction, TeiPredictRequest
 from scorer.dialects.vllm_generative_scoring import GenerativeScoringRequest
@@ -53,6 +60,20 @@ _DECISIONS: Final = Spoken(
     answer=examples.DECISIONS_RESPONSE,
     error_form=openai_error,
 )
+_SGLANG_DECISIONS: Final = Spoken(
+    request=SglangDecisionsRequest,
+    reply=SglangDecisionsResponse,
+    requests=examples.SGLANG_DECISIONS_REQUESTS,
+    answer=examples.SGLANG_DECISIONS_RESPONSE,
+    error_form=sglang_error,
+)
+_SGLANG_SYSTEMONE: Final = Spoken(
+    request=SglangSystemOneRequest,
+    reply=SglangSystemOneResponse,
+    requests=examples.SGLANG_SYSTEMONE_REQUESTS,
+    answer=examples.SGLANG_SYSTEMONE_RESPONSE,
+    error_form=sglang_systemone_error,
+)
 _SYSTEMONE: Final = Spoken(
     request=SystemOneRequest,
     reply=SystemOneResponse,
@@ -64,6 +85,7 @@ _QUESTIONS: Final = (
     "Every question is read as the probabilities of a few labels behind the text, which is computed once. Texts are "
     "data: no special token can come from them. Unknown fields are refused."
 )
+_BASE: Final = "The base URL for clients of SGLang ends in `/sglang`."
 _PAIRS: Final = (
     "One query and one document, one and many, or equally many, in any of four spellings; a score for each pair in the "
     "order of the request, the same as `relevance_score` of the rerank routes. A pair that cannot be scored fails the "
@@ -76,7 +98,7 @@ _RAW: Final = (
 
 SCORING_OPERATIONS: Final[tuple[ScoringOperation, ...]] = (
     ScoringOperation(
-        paths=("/score",),
+        paths=VLLM_PATHS,
         operation_id="vllmScore",
         summary="Score pairs, in the form of vLLM",
         description=_PAIRS,
@@ -90,7 +112,7 @@ SCORING_OPERATIONS: Final[tuple[ScoringOperation, ...]] = (
         spoken=(*_VLLM, _SGLANG),
     ),
     ScoringOperation(
-        paths=("/generative_scoring",),
+        paths=GENERATIVE_PATHS,
         operation_id="generativeScoring",
         summary="Probability of the first of some label tokens, in the form of vLLM",
         description=f"{_RAW} A prompt that does not fit is cut at its end.",
@@ -107,15 +129,46 @@ SCORING_OPERATIONS: Final[tuple[ScoringOperation, ...]] = (
     ScoringOperation(
         paths=("/v1/decisions",),
         operation_id="decisions",
-        summary="Answer questions about an input, in the form of OpenAI",
-        description=_QUESTIONS,
-        spoken=(_DECISIONS,),
+        summary="Answer questions about an input, in the form of OpenAI or SGLang",
+        description=f"A first question that has a `question` makes it SGLang's form. {_QUESTIONS}",
+        spoken=(_DECISIONS, _SGLANG_DECISIONS),
     ),
     ScoringOperation(
-        paths=("/v1/systemone",),
+        paths=SYSTEMONE_PATHS,
         operation_id="systemOne",
         summary="Answer questions about a state, in the form of System One",
         description=_QUESTIONS,
         spoken=(_SYSTEMONE,),
+    ),
+    ScoringOperation(
+        paths=("/vllm/v1/decisions",),
+        operation_id="decisionsVllm",
+        summary="Answer questions about an input, in the form of OpenAI that vLLM has, too",
+        description=f"The base URL for clients of vLLM may end in `/vllm`. {_QUESTIONS}",
+        spoken=(_DECISIONS,),
+    ),
+    ScoringOperation(
+        paths=("/sglang/v1/score",),
+        operation_id="scoreSglang",
+        summary="Score label tokens, in the form of SGLang",
+        description=f"{_BASE} {_RAW}",
+        spoken=(_SGLANG,),
+        never=frozenset({UnknownModel}),
+    ),
+    ScoringOperation(
+        paths=("/sglang/v1/decisions",),
+        operation_id="decisionsSglang",
+        summary="Answer questions about an input, in the form of SGLang",
+        description=f"{_BASE} {_QUESTIONS}",
+        spoken=(_SGLANG_DECISIONS,),
+        never=frozenset({UnknownModel}),
+    ),
+    ScoringOperation(
+        paths=("/sglang/v1/systemone",),
+        operation_id="systemOneSglang",
+        summary="Answer questions about a state, in SGLang's form of System One",
+        description=f"{_BASE} {_QUESTIONS}",
+        spoken=(_SGLANG_SYSTEMONE,),
+        never=frozenset({UnknownModel}),
     ),
 )

@@ -217,3 +217,83 @@ SYSTEMONE_RESPONSE: Final[dict[str, Any]] = {
     },
     "joint": False,
 }
+
+SGLANG_DECISIONS_REQUESTS: Final[dict[str, Any]] = {
+    "sglang": {
+        "summary": "SGLang: a choice, a score and a yes-or-no question about one input",
+        "value": {
+            "input": _DOCUMENTS[0],
+            "questions": [
+                {
+                    "id": "topic",
+                    "type": "choice",
+                    "question": "What is the text about?",
+                    "options": [{"name": "music"}, {"name": "rivers", "description": "waters and their courses"}],
+                },
+                {
+                    "id": "depth",
+                    "type": "score",
+                    "question": "How technical is the text?",
+                    "levels": ["not at all", "somewhat", "very"],
+                },
+                {"id": "composer", "type": "yes_no", "question": "Does the text name a composer?"},
+            ],
+            "prompt_format_version": 1,
+        },
+    }
+}
+
+SGLANG_DECISIONS_RESPONSE: Final[dict[str, Any]] = {
+    "object": "decisions",
+    "model": "SmolLM2-135M-Instruct",
+    "prompt_format_version": 1,
+    "answers": {
+        "topic": {
+            "type": "choice",
+            "probabilities": {"music": 0.9, "rivers": 0.1},
+            "label_mass": 0.9,
+            "choice": "music",
+        },
+        "depth": {
+            "type": "score",
+            "probabilities": {"0": 0.5, "1": 0.4, "2": 0.1},
+            "label_mass": 0.9,
+            "score": 0.6,
+        },
+        "composer": {"type": "yes_no", "probabilities": {"yes": 0.8, "no": 0.2}, "label_mass": 0.7},
+    },
+    "usage": _usage(172, 17),
+}
+
+SGLANG_SYSTEMONE_REQUESTS: Final[dict[str, Any]] = {
+    "sglang": {
+        "summary": "Two kinds of questions about a state",
+        "value": {
+            "model": "SmolLM2-135M-Instruct",
+            "state": {"title": "Fidelio", "text": _DOCUMENTS[0]},
+            "questions": {
+                "topic": {
+                    "type": "choice",
+                    "instructions": "What is the text about?",
+                    "criteria": {"music": None, "rivers": "waters and their courses"},
+                },
+                "composer": {"type": "noul", "instructions": "Does the text name a composer?"},
+            },
+        },
+    }
+}
+
+SGLANG_SYSTEMONE_RESPONSE: Final[dict[str, Any]] = {
+    "model": "SmolLM2-135M-Instruct",
+    "answers": {
+        "topic": {
+            "type": "choice",
+            "choice": "music",
+            "confidence": 0.8,
+            "probabilities": {"music": 0.9, "rivers": 0.1},
+            "x_label_mass": 0.9,
+        },
+        "composer": {"type": "noul", "noul": 0.8, "x_label_mass": 0.7},
+    },
+    "usage": {"input_tokens": 118, "output_tokens": 0},
+}

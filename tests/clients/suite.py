@@ -42,15 +42,17 @@ def _variants(environment: str, script: str, *variants: str) -> tuple[Client, ..
 CLIENTS: Final = (
     *_variants("cohere", "cohere_sdk.py", "v1", "v2"),
     *_variants("langchain-cohere", "langchain_cohere_rerank.py", "v2"),
-    *_variants("llama-index", "llama_index_rerank.py", "cohere", "jina", "tei", "nvidia"),
+    *_variants("llama-index", "llama_index_rerank.py", "cohere", "jina", "jina under /jina", "tei", "nvidia"),
     *_variants("haystack", "haystack_rankers.py", "cohere", "jina", "tei"),
     *_variants(
         "litellm",
         "litellm_rerank.py",
         "cohere",
         "hosted_vllm",
+        "hosted_vllm under /vllm",
         "infinity",
         "jina_ai",
+        "jina_ai under /jina",
         "huggingface",
         "voyage",
         "nvidia_nim",

@@ -11,11 +11,13 @@ PREFIXES = {"voyage": "/voyage", "infinity": "/infinity"}  # what it sends to th
 
 
 def ranker_for(variant, base_url):
-    base = base_url + PREFIXES.get(variant, "")
+    provider, _, prefix = variant.partition(" under ")
+    base = base_url + (prefix or PREFIXES.get(provider, ""))
+    name = "SmolLM2-135M-Instruct" if prefix == "/vllm" else "any"  # vLLM knows no other name than that of its model
 
     def rank(query, documents, top_n):
         reply = litellm.rerank(
-            model=f"{variant}/any", query=query, documents=documents, top_n=top_n, api_base=base, api_key="none"
+            model=f"{provider}/{name}", query=query, documents=documents, top_n=top_n, api_base=base, api_key="none"
         )
         return [result["index"] for result in reply.results]
 

@@ -11,8 +11,9 @@ from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 def postprocessor_for(variant, base_url, top_n):
     if variant == "cohere":
         return CohereRerank(api_key="none", model="any", base_url=base_url, top_n=top_n)
-    if variant == "jina":
-        return JinaRerank(api_key="none", model="any", base_url=f"{base_url}/v1", top_n=top_n)
+    if variant.startswith("jina"):
+        prefix = variant.partition(" under ")[2]
+        return JinaRerank(api_key="none", model="any", base_url=f"{base_url}{prefix}/v1", top_n=top_n)
     if variant == "nvidia":  # asks /v1/models for the name of the model
         return NVIDIARerank(base_url=f"{base_url}/v1", top_n=top_n, truncate="END")
     return TextEmbeddingInference(base_url=base_url, top_n=top_n)

@@ -7,7 +7,7 @@ import pytest
 
 from scorer.dialects.choice import DialectChoice
 from scorer.dialects.dialect import Dialect
-from scorer.dialects.error_forms import tei_error, vllm_error
+from scorer.dialects.error_forms import ErrorForm, tei_error, vllm_error
 from scorer.errors import InvalidValue
 from scorer.http.json_body import StrictDecoder
 
@@ -16,14 +16,14 @@ class Body(msgspec.Struct):
     texts: list[str]
 
 
-def dialect() -> Dialect[Any]:
+def dialect(error_form: ErrorForm) -> Dialect[Any]:
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    return Dialect(decode=StrictDecoder(Body).decode, to_request=never, reply=never, error_form=vllm_error)
+    return Dialect(decode=StrictDecoder(Body).decode, to_request=never, reply=never, error_form=error_form)
 
 
-FIRST, SECOND, THIRD = dialect(), dialect(), dialect()
+FIRST, SECOND, THIRD = dialect(tei_error), dialect(tei_error), dialect(vllm_error)
 CHOICE = DialectChoice(
     [
         (frozenset({"query", "documents", "query[0].id"}), THIRD),
@@ -52,5 +52,5 @@ def test_a_key_of_the_first_element_of_a_list_may_tell() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 5000, b"NaN"])
-def test_what_is_no_object_is_left_to_the_first_to_refuse(body: bytes) -> None:
-    assert CHOICE.choose(body) is THIRD
+def test_what_is_no_object_is_left_to_the_first_with_the_form_of_the_route(body: bytes) -> None:
+    assert CHOICE.choose(body) is FIRST

@@ -6,8 +6,20 @@ import msgspec
 import pytest
 
 from engine import EngineFault, OutOfCapacity
-from scorer.dialects.error_forms import ErrorForm, native_error, sglang_error, tei_error, vllm_error
-from scorer.errors import InvalidValue, MalformedBody, NotReady, UnknownModel, UnsupportedMedia, failure_of
+from scorer.dialects.cohere_rerank import cohere_error
+from scorer.dialects.error_forms import (
+    ErrorForm,
+    detail_error,
+    native_error,
+    openai_error,
+    sglang_error,
+    tei_error,
+    vllm_error,
+)
+from scorer.dialects.infinity_rerank import infinity_error
+from scorer.dialects.sglang_systemone import sglang_systemone_error
+from scorer.dialects.voyage_rerank import voyage_error
+from scorer.errors import ANSWERS, InvalidValue, MalformedBody, NotReady, UnknownModel, UnsupportedMedia, failure_of
 
 WRONG = InvalidValue("`top_n`: expected `int` >= 1", field="top_n", value=0, limit=1)
 BUSY = OutOfCapacity("full", retry_after_s=2.0)
@@ -70,3 +82,44 @@ def test_tei_has_kinds_of_its_own(error: Exception, status: int, kind: str) -> N
     message = failure_of(error, request_id="r1").message
 
     assert written(tei_error, error) == (status, {"error": message, "error_type": kind})
+
+
+@pytest.mark.parametrize(
+    "form", [cohere_error, infinity_error, openai_error, sglang_error, sglang_systemone_error, tei_error, voyage_error]
+)
+def test_every_error_of_the_table_has_a_body_in_every_form(form: ErrorForm) -> None:
+    for kind in ANSWERS:
+        status, body = written(form, kind("words"))
+        assert 400 <= status < 600
+        assert "words" in str(body)
+
+
+def test_infinity_repeats_the_status_that_it_has() -> None:
+    status, body = written(infinity_error, WRONG)
+
+    assert status == body["error"]["code"] == 422
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "loc", "kind"),
+    [
+        (WRONG, 422, ["top_n"], "invalid_value"),
+        (InvalidValue("wrong", field="documents[3].text"), 422, ["documents", 3, "text"], "invalid_value"),
+        (MalformedBody("not JSON", field="body"), 422, [], "malformed_json"),
+    ],
+)
+def test_details_say_where_a_body_is_wrong(error: Exception, status: int, loc: list[Any], kind: str) -> None:
+    detail = {"detail": [{"loc": ["body", *loc], "msg": str(error), "type": kind}]}
+
+    assert written(detail_error, error) == (status, detail)
+    assert written(sglang_systemone_error, error) == (status, detail)
+
+
+def test_details_of_headers_do_not_blame_the_body() -> None:
+    _, body = written(detail_error, UnsupportedMedia("not JSON", field="content-type"))
+
+    assert body["detail"][0]["loc"] == ["header", "content-type"]
+
+
+def test_system_one_of_sglang_has_details_for_bodies_only() -> None:
+    assert written(sglang_systemone_error, BUSY) == written(sglang_error, BUSY)

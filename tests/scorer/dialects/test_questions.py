@@ -46,6 +46,11 @@ def test_every_spelling_counts_for_its_answer() -> None:
     assert answer.confidence == pytest.approx(0.3)
 
 
+def test_capitals_count_only_where_they_are_wanted() -> None:
+    assert yes_no_question("q", capitals=False).labels == ["yes", "no"]
+    assert yes_no_question("q", capitals=False).text == yes_no_question("q").text
+
+
 def test_the_expected_level_counts_from_0() -> None:
     assert Answer([0.5, 0.25, 0.25], 1.0).expected == 0.75
 

@@ -197,6 +197,18 @@ def test_documents_that_the_deadline_overtook_are_named() -> None:
     assert reply["errors"][0]["error"]["code"] == "deadline_exceeded"
 
 
+def test_a_deadline_is_that_of_the_task_and_has_a_limit() -> None:
+    engine = FakeEngine()
+    with service(engine) as client:
+        for told in ({"deadline_ms": 5000}, {"deadline_ms": None}):
+            assert client.post(RERANK, json=BODY | told).status_code == 200
+        refused = client.post(RERANK, json=BODY | {"deadline_ms": 10**9})
+
+    soon, late = (task.deadline_s or 0.0 for task in engine.tasks)
+    assert soon + 10 < late
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, "deadline_ms")
+
+
 def test_an_instruction_reaches_the_prompt() -> None:
     with service() as client:
         plain = client.post(RERANK, json=BODY).json()["results"]

@@ -86,6 +86,32 @@ def test_a_temperature_divides_the_logits() -> None:
     assert warm[0] == pytest.approx(1 / (1 + math.exp(-odds)), rel=1e-5)
 
 
+@pytest.mark.parametrize("softmax", [False, True])
+def test_sglang_gives_log_probabilities_that_no_temperature_changes(softmax: bool) -> None:
+    body = {"query": [1], "items": [[2], [3]], "label_token_ids": [4, 5], "apply_softmax": softmax}
+    body |= {"temperature": 2} if softmax else {}
+    plain, told = (post("/v1/score", body | {"return_token_logprobs": asked}).json() for asked in (False, True))
+
+    assert plain["token_logprobs"] is None
+    for got, wanted in zip(told["scores"], plain["scores"], strict=True):
+        assert got == pytest.approx(wanted, rel=1e-6)
+    for row, item in zip(told["token_logprobs"], (2, 3), strict=True):
+        assert row == pytest.approx([logit([1, item], 4) - 5.0, logit([1, item], 5) - 5.0], rel=1e-6)
+
+
+def test_token_ids_of_a_decision_give_its_answer_again() -> None:
+    options = [{"name": "plant"}, {"name": "animal"}]
+    question = {"id": "q", "type": "choice", "question": "What?", "options": options}
+    level = {"id": "r", "type": "score", "question": "How?", "levels": ["low", "high", "top"]}
+    body = {"input": "a tree", "questions": [level, question], "return_prompt_token_ids": True}
+    with service() as client:
+        for asked in client.post("/sglang/v1/decisions", json=body).json()["answers"].values():
+            ids, labels = asked["prompt_token_ids"], asked["label_token_ids"]
+            raw = {"query": [], "items": [ids], "label_token_ids": labels, "apply_softmax": True}
+            (row,) = client.post("/sglang/v1/score", json=raw).json()["scores"]
+            assert row == pytest.approx(list(asked["probabilities"].values()))
+
+
 def test_a_prompt_that_spells_the_template_scores_as_the_template_does() -> None:
     documents, query = ["a tree is a plant", "nobody is there"], "what is a tree?"
     instruction = "Judge whether the document answers the query."

@@ -1,0 +1,1 @@
+"""Real models that only tests use."""
