@@ -85,16 +85,16 @@ def at_rest(engine: EngineThread) -> EngineSnapshot:
 
 
 def break_once(monkeypatch: pytest.MonkeyPatch, *, call: int) -> None:
-    """Make the feed-forward of one layer raise: the ``call``-th from now, 0 the first."""
+    """Make the write to the pool of one layer raise: the ``call``-th from now, 0 the first."""
     calls = itertools.count()
-    whole = CpuKernels.swiglu
+    whole = CpuKernels.store_kv
 
-    def swiglu(self: CpuKernels, gate_up: Tensor) -> Tensor:
+    def store_kv(self: CpuKernels, *inputs: Any) -> None:
         if next(calls) == call:
             raise ArithmeticError("this layer is broken")
-        return whole(self, gate_up)
+        whole(self, *inputs)
 
-    monkeypatch.setattr(CpuKernels, "swiglu", swiglu)
+    monkeypatch.setattr(CpuKernels, "store_kv", store_kv)
 
 
 class Clock:
@@ -459,12 +459,12 @@ class TestFaults:
         """A step that had no memory left would leave none to the next, for as long as a caller keeps its error."""
         seen: list[weakref.ref[Tensor]] = []
 
-        def swiglu(self: CpuKernels, gate_up: Tensor) -> Tensor:
-            seen.append(weakref.ref(gate_up))
+        def store_kv(self: CpuKernels, key: Tensor, *_: object) -> None:
+            seen.append(weakref.ref(key))
             raise ArithmeticError("no memory left")
 
         with running(tiny_engine(checkpoint)) as engine:
-            monkeypatch.setattr(CpuKernels, "swiglu", swiglu)
+            monkeypatch.setattr(CpuKernels, "store_kv", store_kv)
             error = engine.submit(task_of([make_row([1, 2, 3])])).exception(timeout=60)
             at_rest(engine)
 
@@ -804,14 +804,14 @@ def test_every_task_ends_exactly_once(
     """Three callers submit, cancel and set deadlines while layers fail and the engine is closed."""
     caplog.set_level(logging.CRITICAL)
     rng, faults = random.Random(seed), random.Random(seed)
-    whole = CpuKernels.swiglu
+    whole = CpuKernels.store_kv
 
-    def swiglu(self: CpuKernels, gate_up: Tensor) -> Tensor:
+    def store_kv(self: CpuKernels, *inputs: Any) -> None:
         if faults.random() < 0.02:
             raise ArithmeticError("bad luck")
-        return whole(self, gate_up)
+        whole(self, *inputs)
 
-    monkeypatch.setattr(CpuKernels, "swiglu", swiglu)
+    monkeypatch.setattr(CpuKernels, "store_kv", store_kv)
     log = Log()
     num_blocks = rng.choice([8, 40])
     engine = tiny_engine(checkpoint, log, num_blocks=num_blocks, step_tokens=16, max_queued_tokens=600)
