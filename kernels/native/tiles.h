@@ -1,16 +1,32 @@
-/* What sources that use AMX share: tile registers, a few vector operations, and memory of a thread. */
+/* What sources written for AVX512-BF16 share: tile registers, a few vector operations, and memory of a thread.
+ *
+ * Comes before any other header: whoever includes it has the order of operations as written, while the flags of the library
+ * let a compiler choose one, also among intrinsics, which to GCC are plain operators on vectors.
+ */
 #pragma once
 
-#if defined(__AMX_BF16__)
+#if defined(__clang__)
+#pragma clang fp reassociate(off) contract(off)
+#else
+#pragma GCC optimize("no-associative-math", "no-reciprocal-math", "fp-contract=off")
+#endif
+
+#if defined(__AVX512BF16__)
 #include <immintrin.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 typedef uint16_t bf16;
 
 #define TILE 512 /* elements of a tile: 16 rows of 32 inputs, or 16 pairs of inputs for 16 outputs */
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
+
+/* ---- tile registers ------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -18,11 +34,11 @@ typedef struct {
     uint8_t rows[16];
 } tile_shapes;
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+#if defined(__AMX_BF16__)
+#include <sys/syscall.h>
+#include <unistd.h>
 
-static inline int64_t round_up(int64_t a, int64_t to) { return (a + to - 1) / to * to; }
-
-/* Linux gives a process the tile registers when it asks. */
+/* Whether tile registers can be used; Linux gives them to a process that asks. */
 static inline int ask_for_tiles(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
@@ -41,6 +57,15 @@ static inline void leave_tiles(const tile_shapes *before) {
     if (before->palette) _tile_loadconfig(before);
     else _tile_release();
 }
+#else
+static inline int ask_for_tiles(void) { return 0; }
+
+static inline tile_shapes enter_tiles(void) { return (tile_shapes){.palette = 0}; }
+
+static inline void leave_tiles(const tile_shapes *before) { (void)before; }
+#endif
+
+/* ---- vectors -------------------------------------------------------------------------------------------- */
 
 /* Lanes of the first `count` of 32 elements. */
 static inline __mmask32 first_of(int64_t count) {
@@ -63,6 +88,8 @@ static inline __m512 exp_vector(__m512 x) {
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
     return _mm512_scalef_ps(p, whole);
 }
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
 
 /* Memory of a thread, kept from call to call of one source; NULL where there is none. */
 typedef struct {

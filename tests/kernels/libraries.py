@@ -1,10 +1,15 @@
-"""The C library, built for a level that is not the best one of this processor."""
+"""The C library, built for a level that is not the best one of this processor or with a bug planted."""
 
 from __future__ import annotations
 
 import ctypes
+import shutil
 import tempfile
 from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
 
 from kernels.native import NativeOps, build, build_library
 from kernels.native.attention import load_native_attention
@@ -21,3 +26,23 @@ def built_for(name: str) -> NativeOps | None:
     _FOLDER.mkdir(exist_ok=True)
     library = ctypes.CDLL(str(build_library(_FOLDER, level, compiler)))
     return NativeOps(library, load_native_attention(library))
+
+
+def plant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sources: tuple[str, ...], name: str, sound: str, broken: str
+) -> None:
+    """Let the library be built of copies of ``sources`` in ``folder``, with ``broken`` for ``sound`` in ``name``."""
+    for file in (*build.SOURCES, *build.HEADERS):
+        shutil.copy(file, folder)
+    text = (folder / name).read_text()
+    assert sound in text
+    (folder / name).write_text(text.replace(sound, broken))
+    monkeypatch.setattr(build, "SOURCES", tuple(folder / source for source in sources))
+    monkeypatch.setattr(build, "HEADERS", tuple(folder / header.name for header in build.HEADERS))
+
+
+def moved(tensor: Tensor, by: int) -> Tensor:
+    """The same numbers, dense, ``by`` elements after an address that is a multiple of 64."""
+    room = torch.empty(tensor.numel() + by, dtype=tensor.dtype)
+    assert room.data_ptr() % 64 == 0
+    return room[by:].view(tensor.shape).copy_(tensor)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernels.native import NativeOps, build, load_native_ops, ops
+from tests.kernels.libraries import built_for, moved, plant
 
 COMPILER = shutil.which("cc")
 BASELINE = build.X86_LEVELS[-2]
@@ -44,11 +46,7 @@ def test_library_that_computes_something_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: str, broken: str
 ) -> None:
     assert COMPILER is not None
-    source = build.SOURCES[0].read_text()
-    assert source.count(sound) >= 1
-    wrong = tmp_path / "elementwise.c"
-    wrong.write_text(source.replace(sound, broken))
-    monkeypatch.setattr(build, "SOURCES", (wrong,))
+    plant(tmp_path, monkeypatch, ("elementwise.c",), "elementwise.c", sound, broken)
     library = build.build_library(tmp_path, BASELINE, COMPILER)
     monkeypatch.setattr(ops, "find_library", lambda: library)
 
@@ -101,3 +99,31 @@ def test_non_finite_input_stays_visible(tmp_path: Path, value: float) -> None:
     assert native.swiglu(gate_up)[0].isfinite().all()
     assert not native.rms_norm(gate_up, weight, 1e-5)[1].isfinite().all()
     assert not native.add_rms_norm(torch.zeros(2, 40), gate_up, weight, 1e-5)[1].isfinite().all()
+
+
+@pytest.mark.parametrize("level", [level.name for level in build.X86_LEVELS])
+def test_bits_of_a_row_do_not_depend_on_its_address(level: str) -> None:
+    """A compiler may take the first elements of a sum one by one, up to where an address is even."""
+    native = built_for(level)
+    if native is None:
+        pytest.skip(f"no compiler here, or not a processor of {level}")
+    x, weight, stream = torch.randn(3, 77).bfloat16(), torch.randn(77), torch.randn(3, 77)
+    ids = torch.tensor([[0, 2], [1, 1], [2, 0]])
+
+    def results(by: int) -> list[Tensor]:
+        grown = moved(stream, by)
+        return [
+            native.rms_norm(moved(x, by), moved(weight, by), 1e-5),
+            native.add_rms_norm(grown, moved(x, by), moved(weight, by), 1e-5),
+            grown,
+            native.swiglu(moved(x[:, :76], by)),
+            native.geglu(moved(x[:, :76], by)),
+            *native.quantise_rows(moved(x, by)),
+            native.scale_rows(moved(x, by), moved(stream[:, 0], by), moved(weight, by)),
+            native.label_logits(moved(stream, by), moved(x, by), ids),
+        ]
+
+    wanted = results(0)
+    for by in range(1, 16):
+        for got, one in zip(results(by), wanted, strict=True):
+            assert torch.equal(got, one)

@@ -14,6 +14,7 @@ from kernels.cpu import CpuKernels
 from kernels.native import build, cut, load_native_ops, ops
 from tests.kernels.cases import make_case, prefix_with_rows
 from tests.kernels.contract import JUDGE, attend, close
+from tests.kernels.libraries import plant
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(
@@ -51,28 +52,25 @@ def test_row_that_is_not_a_number_shows_it_and_stays_alone(names: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("sound", "broken"),
+    ("name", "sound", "broken"),
     [
-        ("least_of(before + 1, run->tokens)", "run->tokens"),
-        ("if (inside == a->block_size) block++, inside = 0;", ""),
-        ("head * group + r % group) * dim;\n        memcpy", "head + r % group) * dim;\n        memcpy"),
-        ("if (!(new <= old)) rescale(sum, old, new, width);", "if (old <= NOTHING) rescale(sum, old, new, width);"),
-        ("if (!(new <= old)) rescale(to, old, new, width);", "if (old <= NOTHING) rescale(to, old, new, width);"),
-        ("from++, done = 0;", "done = 0;"),
-        ("int64_t share = j->share_lo;", "int64_t share = j->share_lo + 1;"),
-        ("run->position / STRETCH == stretch", "1"),
+        ("attention.c", "least(before + 1, run->tokens)", "run->tokens"),
+        ("attention.c", "if (inside == a->block_size) block++, inside = 0;", ""),
+        ("attention.c", "head * group + r % group) * dim;\n        memcpy", "head + r % group) * dim;\n        memcpy"),
+        ("softmax.h", "if (!(new <= old)) rescale(sum,", "if (old <= NOTHING) rescale(sum,"),
+        ("softmax.h", "if (!(new <= old)) rescale(to,", "if (old <= NOTHING) rescale(to,"),
+        ("attention.c", "from++, done = 0;", "done = 0;"),
+        ("attention.c", "int64_t share = j->share_lo;", "int64_t share = j->share_lo + 1;"),
+        ("attention.c", "run->position / STRETCH == stretch", "1"),
+        ("panels.h", "_mm512_cvtepu16_epi32(odd)", "_mm512_cvtepu16_epi32(even)"),
     ],
 )
 def test_library_with_a_planted_bug_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: str, broken: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sound: str, broken: str
 ) -> None:
     """Drop the causal mask, run past the end of a block, mix up heads, leave old sums as they are within a stretch
-    and after it, read a piece twice, lose a share, sum over stretches at once."""
-    source = build.SOURCES[1].read_text()
-    assert source.count(sound) >= 1
-    wrong = tmp_path / "attention.c"
-    wrong.write_text(source.replace(sound, broken))
-    monkeypatch.setattr(build, "SOURCES", (build.SOURCES[0], wrong))
+    and after it, read a piece twice, lose a share, sum over stretches at once, take a value twice."""
+    plant(tmp_path, monkeypatch, ("elementwise.c", "attention.c"), name, sound, broken)
     compiler = build.find_compiler()
     assert compiler is not None
     library = build.build_library(tmp_path, build.processor_levels()[0], compiler)

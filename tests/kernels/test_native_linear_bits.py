@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
+from tests.kernels.libraries import moved
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason="no AMX or no C compiler here")
@@ -34,35 +36,38 @@ def kernels() -> CpuKernels:
     return CpuKernels(NATIVE)
 
 
-def random(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 def plain(kernels: CpuKernels) -> Callable[[slice], Tensor]:
-    x, linear = random(ROWS, IN).bfloat16(), kernels.pack_linear(random(OUT, IN).bfloat16(), random(OUT).bfloat16())
+    x, linear = (
+        random(ROWS, IN, dtype=torch.bfloat16),
+        kernels.pack_linear(random(OUT, IN, dtype=torch.bfloat16), random(OUT, dtype=torch.bfloat16)),
+    )
     return lambda rows: linear(x[rows])
 
 
 def normed(kernels: CpuKernels) -> Callable[[slice], Tensor]:
-    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1).bfloat16()
-    linear = kernels.pack_normed_linear(random(IN), 1e-5, random(OUT, IN).bfloat16())
+    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1, dtype=torch.bfloat16)
+    linear = kernels.pack_normed_linear(random(IN), 1e-5, random(OUT, IN, dtype=torch.bfloat16))
     return lambda rows: linear(stream[rows].clone(), update[rows])
 
 
 def feed_forward(kernels: CpuKernels) -> Callable[[slice], Tensor]:
-    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1).bfloat16()
-    gate_up, down = random(2 * INNER, IN).bfloat16(), random(IN, INNER).bfloat16()
+    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1, dtype=torch.bfloat16)
+    gate_up, down = random(2 * INNER, IN, dtype=torch.bfloat16), random(IN, INNER, dtype=torch.bfloat16)
     whole = kernels.pack_feed_forward(random(IN), 1e-5, gate_up, down, "silu")
     return lambda rows: whole(stream[rows].clone(), update[rows])
 
 
 def denominator(kernels: CpuKernels) -> Callable[[slice], Tensor]:
-    hidden, head = random(ROWS, 90), random(2100, 90).bfloat16()
+    hidden, head = random(ROWS, 90), random(2100, 90, dtype=torch.bfloat16)
     return lambda rows: kernels.log_sum_exp(hidden[rows], head)
 
 
 def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
-    hidden, head = random(ROWS, 96), random(2100, 96).bfloat16()
+    hidden, head = random(ROWS, 96), random(2100, 96, dtype=torch.bfloat16)
     ids = torch.arange(3 * ROWS).view(ROWS, 3)
     return lambda rows: kernels.label_logits(hidden[rows], head, ids[rows])
 
@@ -77,6 +82,25 @@ def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
 
     for low, high in PARTS:
         assert torch.equal(run(slice(low, high)), whole[low:high]), (low, high)
+
+
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, labels])
+def test_bits_of_a_row_do_not_depend_on_its_address(
+    kernels: CpuKernels,
+    operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of streams, which an operation changes, rows have other addresses in every part of the test above."""
+    wanted = operation(kernels)(slice(0, 33))
+    original = random
+
+    for by in range(1, 16):
+
+        def displaced(*shape: int, by: int = by, **options: Any) -> Tensor:
+            return moved(original(*shape, **options), by)
+
+        monkeypatch.setattr("tests.kernels.test_native_linear_bits.random", displaced)
+        assert torch.equal(operation(kernels)(slice(0, 33)), wanted), by
 
 
 @pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator])
@@ -98,9 +122,9 @@ def test_row_that_is_not_a_number_reaches_no_other(
 BAD_ROW = 17
 
 
-def with_bad_row(*shape: int, seed: int = 0) -> Tensor:
+def with_bad_row(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """As :func:`random`, but one row of what has a row for every token is not a number."""
-    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    numbers = torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
     if shape[0] == ROWS:
         numbers[BAD_ROW] = torch.nan
     return numbers

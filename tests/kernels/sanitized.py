@@ -1,0 +1,104 @@
+"""Random operations of a C library that was built to watch its own accesses to memory.
+
+    python -m tests.kernels.sanitized LIBRARY
+
+The process ends with a report of the sanitiser at the first access that is not right, and fails where the check
+at start finds that the library does not agree with PyTorch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.native import NativeLinear, NativeOps, cut, load_native_ops
+from tests.kernels.cases import make_case, random_trie
+
+# around the 16 and 32 rows of tiles, and more than threads share the outputs for
+ROWS = (1, 17, 33, 300)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def half(*shape: int) -> Tensor:
+    return torch.randn(*shape).bfloat16()
+
+
+def attend(native: NativeOps, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = random_trie(rng, num_nodes=int(rng.integers(1, 9)), max_tokens=int(rng.choice([20, 90, 700])))
+    case = make_case(
+        nodes,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=int(rng.choice([16, 64, 80])),
+        dtype=torch.bfloat16,
+        window=int(rng.choice([0, 50])) or None,
+        soft_cap=float(rng.choice([0.0, 2.0])) or None,
+        seed=seed,
+    )
+    work = cut(case.table, group=3, kv_heads=2, num_threads=int(rng.choice([1, 2, 16])))
+    assert isinstance(case.key_pool, Tensor)
+    assert isinstance(case.value_pool, Tensor)
+    assert native.attention is not None
+    native.attention(case.query, case.key, case.value, case.key_pool, case.value_pool, work, case.shape)
+
+
+def run_layers(linear: NativeLinear, rows: int) -> None:
+    for width, inner, outputs in ((33, 17, 5), (801, 45, 97)):
+        plain = linear.pack(half(outputs, width))
+        linear.run(half(rows, width), plain, outputs, bias=random(outputs))
+        first, second = linear.pack(half(2 * inner, width), gated=True), linear.pack(half(outputs, inner))
+        linear.run(
+            half(rows, width),
+            first,
+            outputs,
+            stream=random(rows, width),
+            norm=random(width),
+            eps=1e-5,
+            second=second,
+            inner=inner,
+            activation="gelu_tanh",
+        )
+        linear.log_sum_exp(random(rows, width), half(1000 + outputs, width), None)
+
+
+def run_elementwise(native: NativeOps, rows: int, width: int) -> None:
+    """What stands beside ``rotate``, which only the check at start runs."""
+    native.rms_norm(half(rows, width), random(width), 1e-5)
+    native.rms_norm(half(rows, 3, width), random(width), 1e-5)
+    native.add_rms_norm(random(rows, width), half(rows, width), random(width), 1e-5)
+    native.swiglu(half(rows, 2 * width))
+    native.geglu(half(rows, 2 * width))
+    _, scales = native.quantise_rows(half(rows, width))
+    native.scale_rows(half(rows, width), scales, random(width))
+    native.scale_rows(half(rows, width), scales, None)
+    native.merge(random(2, rows, width), random(2, rows), half(2, rows, width), random(2, rows))
+    native.label_logits(random(rows, width), half(50, width), torch.randint(50, (rows, 2)))
+
+
+def main(library: Path) -> None:
+    torch.manual_seed(0)
+    with patch("kernels.native.ops.find_library", return_value=library):
+        native = load_native_ops()
+    assert native is not None
+    for rows in ROWS:
+        for width in (1, 15, 77, 130):
+            run_elementwise(native, rows, width)
+        if native.linear is not None:
+            run_layers(native.linear, rows)
+    if native.attention is not None:
+        for seed in range(8):
+            attend(native, seed)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.write("done\n")

@@ -1,0 +1,54 @@
+"""Linear layers and the head in C with planted bugs: the check at start finds them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from pathlib import Path
+
+import pytest
+
+from kernels.native import build, load_native_ops
+from kernels.native.linear import load_native_linear
+from tests.kernels.libraries import plant
+
+NATIVE = load_native_ops()
+pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason="no AMX or no C compiler here")
+
+
+# name: the file, what stands in it, what takes its place
+BUGS = {
+    "drop the epsilon of the norm": ("linear.c", "mean + l->eps", "mean"),
+    "count what is beyond a row in its norm": ("linear.c", "/ (float)l->in", "/ (float)(32 * steps)"),
+    "leave the stream as it was": ("linear.c", "_mm512_mask_storeu_ps(at, here, sum);", ""),
+    "drop the cube of gelu": ("linear.c", "_mm512_set1_ps(0.044715f)", "_mm512_setzero_ps()"),
+    "swap gate and up": ("linear.c", "open_gate(low, high,", "open_gate(high, low,"),
+    "drop the bias of a panel": ("linear.c", "if (t->bias)", "if (t->bias && t->column)"),
+    "panels from last to first": ("linear.c", "here.column = p * width;", "here.column = (to - 1 - p + from) * width;"),
+    "forget the sums of the first inputs": ("linear.c", "sums, s > 0,", "sums, 0,"),
+    "the first block of rows again": ("linear.c", "pack_row(l, block, row, lo + row)", "pack_row(l, block, row, row)"),
+    "write half of the rows": ("linear.c", "least(32, rows - g * 32)", "least(16, rows - g * 32)"),
+    "lose the low halves": ("vocabulary.c", "(bf16)(both >> 16)", "0"),
+    "count entries that do not exist": ("vocabulary.c", "logits, least(32, hi - v),", "logits, 32,"),
+    "lose a part": ("vocabulary.c", "int64_t p = 1; p < parts", "int64_t p = 2; p < parts"),
+    "drop the cap": ("vocabulary.c", "x = capped(x, soft_cap)", "x"),
+}
+
+
+@pytest.mark.parametrize(("name", "sound", "broken"), BUGS.values(), ids=BUGS)
+def test_library_that_computes_something_else_is_not_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    sound: str,
+    broken: str,
+) -> None:
+    plant(tmp_path, monkeypatch, ("linear.c", "vocabulary.c"), name, sound, broken)
+    compiler = build.find_compiler()
+    assert compiler is not None
+    library = ctypes.CDLL(str(build.build_library(tmp_path, build.processor_levels()[0], compiler)))
+
+    with caplog.at_level(logging.WARNING):
+        assert load_native_linear(library) is None
+    assert "disagree" in caplog.text
