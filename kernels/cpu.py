@@ -22,7 +22,7 @@ from kernels.api import (
     StepSize,
     SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear
+from kernels.composed import feed_forward, normed_linear, vocabulary_logits
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
@@ -236,6 +236,12 @@ class CpuKernels:
             logits = _cap(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)
             total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
         return total
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
+        if (native := self._native_linear(head)) is not None and head.is_contiguous():
+            return native.vocabulary_logits(hidden.contiguous(), head, soft_cap)
+        return vocabulary_logits(hidden, head, soft_cap)
 
 
 def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:

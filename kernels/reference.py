@@ -194,6 +194,10 @@ class ReferenceKernels:
             total = torch.logaddexp(total, _capped(hidden @ part.float().T, soft_cap).logsumexp(dim=-1))
         return total
 
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
+        return _capped(hidden @ head.float().T, soft_cap)
+
 
 def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
     return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)

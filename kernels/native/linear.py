@@ -32,6 +32,16 @@ class _Layer(ctypes.Structure):
     )
 
 
+class _Question(ctypes.Structure):
+    """``question`` of the C source."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("hidden", "head", "out")),
+        *((name, ctypes.c_int64) for name in ("rows", "vocabulary", "width", "whole")),
+        ("soft_cap", ctypes.c_float),
+    )
+
+
 class NativeLinear:
     """Linear layers in bfloat16 with AMX, bit for bit the same for a row whatever rows stand beside it.
 
@@ -46,9 +56,8 @@ class NativeLinear:
         self._run, self._pack = library.run_layer, library.pack_weight
         self._run.argtypes, self._run.restype = [ctypes.POINTER(_Layer)], ctypes.c_int
         self._pack.argtypes, self._pack.restype = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3, None
-        self._log_sum_exp = library.log_sum_exp
-        self._log_sum_exp.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 3 + [ctypes.c_float]
-        self._log_sum_exp.restype = ctypes.c_int
+        self._ask = library.run_vocabulary
+        self._ask.argtypes, self._ask.restype = [ctypes.POINTER(_Question)], ctypes.c_int
 
     def pack(self, weight: Tensor, *, gated: bool = False) -> Tensor:
         """``weight`` [out, in] bfloat16 in the layout of the product; ``gated``: it is gate and up, gate first."""
@@ -100,11 +109,19 @@ class NativeLinear:
         Raises:
             MemoryError: a thread found no memory to work in.
         """
-        out = torch.empty(len(hidden))
-        if self._log_sum_exp(
-            hidden.data_ptr(), head.data_ptr(), out.data_ptr(), len(hidden), *head.shape, soft_cap or 0.0
-        ):
-            raise MemoryError("a thread found no memory for the workspace of a log-sum-exp")
+        return self._over_vocabulary(torch.empty(len(hidden)), hidden, head, soft_cap)
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.vocabulary_logits`; as for :meth:`log_sum_exp`."""
+        return self._over_vocabulary(torch.empty(len(hidden), len(head)), hidden, head, soft_cap)
+
+    def _over_vocabulary(self, out: Tensor, hidden: Tensor, head: Tensor, soft_cap: float | None) -> Tensor:
+        question = _Question(
+            *(tensor.data_ptr() for tensor in (hidden, head, out)),
+            len(hidden), *head.shape, out.dim() == 2, soft_cap or 0.0,
+        )  # fmt: skip
+        if self._ask(ctypes.byref(question)):
+            raise MemoryError("a thread found no memory for the workspace of the head")
         return out
 
 

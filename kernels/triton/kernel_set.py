@@ -27,7 +27,7 @@ from kernels.api import (
     StepSize,
     SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear
+from kernels.composed import feed_forward, normed_linear, vocabulary_logits
 from kernels.triton import label_readout
 from kernels.triton.gated import gated
 from kernels.triton.merge_partials import merge_partials
@@ -225,6 +225,10 @@ class TritonKernels:
         checks.check_log_sum_exp(hidden, head, soft_cap)
         self._check_readable(hidden=hidden, head=head)
         return label_readout.log_sum_exp(hidden, head, soft_cap)
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
+        return vocabulary_logits(hidden, head, soft_cap)
 
     def _check_pools(self, *pools: PoolHalf) -> None:
         for name, pool in zip(("key_pool", "value_pool"), pools, strict=True):

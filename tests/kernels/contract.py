@@ -437,6 +437,21 @@ class KernelContract:
             assert got.dtype == torch.float32
             close(got, JUDGE.label_logits(hidden, head, ids, soft_cap), dtype)
 
+    @pytest.mark.parametrize("soft_cap", [None, 0.5])
+    @pytest.mark.parametrize(("rows", "vocabulary", "width"), [(1, 33, 96), (5, 1100, 90), (40, 64, 32), (0, 10, 96)])
+    def test_vocabulary_logits_agree(
+        self, rng: torch.Generator, rows: int, vocabulary: int, width: int, soft_cap: float | None
+    ) -> None:
+        hidden = torch.randn(rows, width, generator=rng)
+        for dtype in self.dtypes:
+            head = (torch.randn(vocabulary, width, generator=rng) / 10).to(dtype)
+            got = self.kernels.vocabulary_logits(hidden.to(self.device), head.to(self.device), soft_cap)
+
+            wanted = hidden.double() @ head.double().T
+            wanted = wanted if soft_cap is None else soft_cap * (wanted / soft_cap).tanh()
+            assert got.dtype == torch.float32
+            torch.testing.assert_close(got.cpu().double(), wanted, atol=5e-5, rtol=5e-5)
+
     @pytest.mark.parametrize("soft_cap", [None, 30.0])
     @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 33), (5, 1000), (0, 10)])
     def test_log_sum_exp_agrees_and_survives_large_logits(

@@ -61,6 +61,11 @@ def denominator(kernels: CpuKernels) -> Callable[[slice], Tensor]:
     return lambda rows: kernels.log_sum_exp(hidden[rows], head)
 
 
+def all_logits(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    hidden, head = random(ROWS, 90), random(1100, 90).bfloat16()
+    return lambda rows: kernels.vocabulary_logits(hidden[rows], head)
+
+
 def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
     hidden, head = random(ROWS, 96), random(2100, 96).bfloat16()
     ids = torch.arange(3 * ROWS).view(ROWS, 3)
@@ -68,7 +73,7 @@ def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, labels])
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits, labels])
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
     kernels: CpuKernels, operation: Callable[[CpuKernels], Callable[[slice], Tensor]]
 ) -> None:
@@ -79,7 +84,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
         assert torch.equal(run(slice(low, high)), whole[low:high]), (low, high)
 
 
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator])
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits])
 def test_row_that_is_not_a_number_reaches_no_other(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
