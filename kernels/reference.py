@@ -82,6 +82,7 @@ class ReferenceKernels:
         return linear
 
     def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        checks.check_normed_linear(norm, weight, bias)
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.api import Activation
+from kernels import checks
+from kernels.api import Activation, LinearOp, SublayerOp
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,6 +44,20 @@ class _Question(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Parts:
+    """What a layer keeps. Weights are packed; of a feed-forward part ``first`` is gate and up, ``inner`` wide each."""
+
+    first: Tensor
+    width: int  # outputs
+    bias: Tensor | None = None  # [width] float32
+    norm: Tensor | None = None  # [in] float32
+    eps: float = 0.0
+    second: Tensor | None = None
+    inner: int = 0
+    gate: int = 0
+
+
 class NativeLinear:
     """Linear layers in bfloat16 with AMX, bit for bit the same for a row whatever rows stand beside it.
 
@@ -59,8 +75,50 @@ class NativeLinear:
         self._ask = library.run_vocabulary
         self._ask.argtypes, self._ask.restype = [ctypes.POINTER(_Question)], ctypes.c_int
 
-    def pack(self, weight: Tensor, *, gated: bool = False) -> Tensor:
-        """``weight`` [out, in] bfloat16 in the layout of the product; ``gated``: it is gate and up, gate first."""
+    def layer(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        """See :meth:`kernels.api.KernelSet.pack_linear`; ``weight`` is bfloat16. Holds a packed copy.
+
+        What is given raises MemoryError where a thread found no memory to work in.
+        """
+        parts = _Parts(first=self._packed(weight), width=weight.shape[0], bias=None if bias is None else bias.float())
+        shape = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+
+        def run(x: Tensor) -> Tensor:
+            checks.check_linear_input(x, shape)
+            return self._do(x, parts)
+
+        return run
+
+    def normed_layer(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        """See :meth:`kernels.api.KernelSet.pack_normed_linear`; as for :meth:`layer`."""
+        bias = None if bias is None else bias.float()
+        parts = _Parts(first=self._packed(weight), width=weight.shape[0], bias=bias, norm=norm.float(), eps=eps)
+        return self._sublayer(parts, weight)
+
+    def feed_forward(
+        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        """See :meth:`kernels.api.KernelSet.pack_feed_forward`; as for :meth:`layer`."""
+        width, inner = down.shape
+        parts = _Parts(
+            first=self._packed(gate_up, gated=True), width=width, norm=norm.float(), eps=eps,
+            second=self._packed(down), inner=inner, gate=_GATES[activation],
+        )  # fmt: skip
+        return self._sublayer(parts, gate_up)
+
+    def _sublayer(self, parts: _Parts, weight: Tensor) -> SublayerOp:
+        norm, shape = parts.norm, torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+        assert norm is not None
+
+        def run(stream: Tensor, update: Tensor) -> Tensor:
+            checks.check_add_rms_norm(stream, update, norm)
+            checks.check_linear_input(update, shape)
+            return self._do(update, parts, stream)
+
+        return run
+
+    def _packed(self, weight: Tensor, *, gated: bool = False) -> Tensor:
+        """``weight`` [out, in] in the layout of the product; ``gated``: it is gate and up, gate first."""
         dense = weight.contiguous()
         rows, inputs = weight.shape
         columns = _rounded_up(rows // 2) * 2 if gated else _rounded_up(rows)
@@ -68,36 +126,13 @@ class NativeLinear:
         self._pack(dense.data_ptr(), packed.data_ptr(), rows, inputs, gated)
         return packed
 
-    def run(
-        self,
-        x: Tensor,
-        first: Tensor,
-        out_width: int,
-        *,
-        stream: Tensor | None = None,
-        norm: Tensor | None = None,
-        eps: float = 0.0,
-        bias: Tensor | None = None,
-        second: Tensor | None = None,
-        inner: int = 0,
-        activation: Activation | None = None,
-    ) -> Tensor:
-        """``[T, out_width]`` of a linear layer, or with ``second`` of a feed-forward part.
-
-        Args:
-            x: ``[T, in]`` bfloat16, rows dense: the input, or with ``stream`` what is added to it.
-            first, second: From :meth:`pack`; ``first`` gated where ``activation`` is given.
-            stream: ``[T, in]`` float32, dense; its norm with ``norm`` [in] float32 is the input.
-            bias: ``[out_width]`` float32.
-            inner: Outputs of the gate.
-
-        Raises:
-            MemoryError: a thread found no memory to work in.
-        """
-        out = torch.empty(len(x), out_width, dtype=x.dtype)
+    def _do(self, x: Tensor, parts: _Parts, stream: Tensor | None = None) -> Tensor:
+        rows, inputs = x.shape
+        out = torch.empty(rows, parts.width, dtype=x.dtype)
+        tensors = stream, x, parts.norm, parts.first, parts.second, parts.bias, out
         layer = _Layer(
-            *(None if each is None else each.data_ptr() for each in (stream, x, norm, first, second, bias, out)),
-            len(x), x.shape[1], inner, out_width, x.stride(0), 0 if activation is None else _GATES[activation], eps,
+            *[None if tensor is None else tensor.data_ptr() for tensor in tensors],
+            rows, inputs, parts.inner, parts.width, x.stride(0), parts.gate, parts.eps,
         )  # fmt: skip
         if self._run(ctypes.byref(layer)):
             raise MemoryError("a thread found no memory for the workspace of a linear layer")
@@ -149,15 +184,12 @@ def _agrees(linear: NativeLinear) -> bool:
         return torch.randn(*shape, generator=rng).bfloat16()
 
     x, weight, bias = random(37, 70), random(50, 70) / 8, random(50).float()
-    plain = linear.run(x, linear.pack(weight), 50, bias=bias)
+    plain = linear.layer(weight, bias)(x)
     stream, norm, gate_up, down = random(37, 70).float(), random(70).float(), random(96, 70) / 8, random(70, 48) / 7
     h = F.rms_norm(stream + x.float(), (70,), norm, 1e-5).bfloat16().float()
     gate, up = (h @ gate_up.float().T).chunk(2, dim=-1)
     wanted = (F.silu(gate) * up).bfloat16().float() @ down.float().T
-    packed = linear.pack(gate_up, gated=True), linear.pack(down)
-    got = linear.run(
-        x, packed[0], 70, stream=stream, norm=norm, eps=1e-5, second=packed[1], inner=48, activation="silu"
-    )
+    got = linear.feed_forward(norm, 1e-5, gate_up, down, "silu")(stream, x)
     hidden, head = stream, random(1100, 70)
     sums = linear.log_sum_exp(hidden, head, None), (hidden @ head.float().T).logsumexp(-1)
     pairs = (plain, F.linear(x.float(), weight.float(), bias)), (got, wanted), sums

@@ -112,6 +112,7 @@ class TritonKernels:
         raise KernelInputError("weight: linear layers in 8 bits run on a CPU only")
 
     def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        checks.check_normed_linear(norm, weight, bias)
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(

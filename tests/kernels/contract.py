@@ -389,6 +389,12 @@ class KernelContract:
             torch.testing.assert_close(got.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
             torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
 
+    def test_pack_normed_linear_refuses_a_norm_of_another_width(self) -> None:
+        with pytest.raises(KernelInputError, match=r"norm: shape \[64\] wanted, got \[60\]"):
+            self.kernels.pack_normed_linear(
+                torch.ones(60, device=self.device), 1e-5, torch.zeros(8, 64, device=self.device)
+            )
+
     def test_pack_feed_forward_refuses_parts_that_do_not_fit(self) -> None:
         norm, gate_up, down = (torch.zeros(shape, device=self.device) for shape in ((64,), (96, 64), (64, 50)))
         with pytest.raises(KernelInputError, match=r"gate_up: shape \[100, 64\] wanted, got \[96, 64\]"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.api import KernelInputError
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
 
@@ -109,3 +110,16 @@ def with_bad_row(*shape: int, seed: int = 0) -> Tensor:
     if shape[0] == ROWS:
         numbers[BAD_ROW] = torch.nan
     return numbers
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, 64), "x: torch.bfloat16 wanted, got torch.float32"),
+        (torch.zeros(3, 60).bfloat16(), r"x: shape \[T, 64\] wanted, got \[3, 60\]"),
+        (torch.zeros(64, 3).bfloat16().T, r"x: dense rows wanted, got strides \[1, 3\]"),
+    ],
+)
+def test_what_the_c_code_would_misread_is_refused(kernels: CpuKernels, x: Tensor, message: str) -> None:
+    with pytest.raises(KernelInputError, match=message):
+        kernels.pack_linear(torch.zeros(8, 64).bfloat16())(x)
