@@ -65,7 +65,9 @@ def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: K
     """
     labels = [read for read in reads if isinstance(read.row.state.row.readout, LabelReadout)]
     targets = [read for read in reads if isinstance(read.row.state.row.readout, LikelihoodReadout)]
-    _read_tokens([read for read in reads if isinstance(read.row.state.row.readout, TokenReadout)], hidden, head)
+    _read_tokens(
+        [read for read in reads if isinstance(read.row.state.row.readout, TokenReadout)], hidden, head, kernels
+    )
     if not labels and not targets:
         return
     questions = [*_ask_labels(labels), *([_ask_targets(targets)] if targets else [])]
@@ -147,11 +149,12 @@ def _take_targets(question: _Question, log_probs: _Numbers) -> None:
             _finish(state, LikelihoodOutcome(log_probs=tuple(state.log_probs)), state.log_probs)
 
 
-def _read_tokens(reads: Sequence[RowReads], hidden: Tensor, head: LmHead) -> None:
+def _read_tokens(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: KernelSet) -> None:
     if not reads:
         return
     (places,) = to_device([np.array([read.places[-1] for read in reads], dtype=np.int64)], hidden.device)
-    chosen = choose_tokens([_token_readout(read) for read in reads], hidden[places], head.weight, head.soft_cap)
+    readouts = [_token_readout(read) for read in reads]
+    chosen = choose_tokens(readouts, hidden[places], head.weight, head.soft_cap, kernels)
     for read, (token_ids, log_probs) in zip(reads, chosen, strict=True):
         outcome = TokenOutcome(token_ids=tuple(token_ids), log_probs=tuple(log_probs))
         _finish(read.row.state, outcome, log_probs)

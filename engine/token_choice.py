@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from engine.records import Sampling, TokenReadout
+from kernels.api import KernelSet
 
-_VOCABULARY_CHUNK = 16_384
 _MOST_LOGITS = 2**24  # held at one time: 64 MiB in float32
 
 
 def choose_tokens(
-    readouts: Sequence[TokenReadout], hidden: Tensor, weight: Tensor, soft_cap: float | None
+    readouts: Sequence[TokenReadout], hidden: Tensor, weight: Tensor, soft_cap: float | None, kernels: KernelSet
 ) -> Iterator[tuple[list[int], list[float]]]:
     """For each row the token of each of its branches, and their natural log-probabilities at temperature 1.
 
@@ -29,20 +29,11 @@ def choose_tokens(
     """
     at_once = max(1, _MOST_LOGITS // len(weight))
     for start in range(0, len(readouts), at_once):
-        logits = _logits(hidden[start : start + at_once], weight, soft_cap)
+        logits = kernels.vocabulary_logits(hidden[start : start + at_once], weight, soft_cap)
         denominators = torch.logsumexp(logits, dim=-1)
         for read, row, denominator in zip(readouts[start : start + at_once], logits, denominators, strict=True):
             ids = _choose(read, row) if bool(denominator.isfinite()) else [0] * len(read.branches)
             yield ids, (row[ids] - denominator).tolist()
-
-
-def _logits(hidden: Tensor, weight: Tensor, soft_cap: float | None) -> Tensor:
-    """``[R, V]`` float32."""
-    logits = torch.empty(len(hidden), len(weight), dtype=torch.float32, device=hidden.device)
-    for start in range(0, len(weight), _VOCABULARY_CHUNK):
-        part = weight[start : start + _VOCABULARY_CHUNK].float()
-        torch.mm(hidden, part.T, out=logits[:, start : start + len(part)])
-    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
 def _choose(read: TokenReadout, logits: Tensor) -> list[int]:

@@ -299,3 +299,16 @@ class KernelSet(Protocol):
             ``[R]`` float32.
         """
         ...
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        """Logits of all columns, for the few rows from which a token is chosen.
+
+        Args:
+            hidden: ``[R, d]`` float32, after the final norm.
+            head: ``[V, d]``.
+            soft_cap: As for :meth:`label_logits`.
+
+        Returns:
+            ``[R, V]`` float32.
+        """
+        ...

@@ -100,6 +100,21 @@ def check_linear(weight: Tensor, bias: Tensor | None) -> None:
         _check_device([("weight", weight), ("bias", bias)])
 
 
+def check_linear_input(x: Tensor, weight: Tensor) -> None:
+    """Accept what a layer packed from ``weight`` [out, in] reads: ``x`` [T, in] of its dtype with dense rows."""
+    _check_shape("x", x, ["T", weight.shape[1]])
+    _check_dtype("x", x, weight.dtype)
+    if x.stride(1) != 1 and x.shape[1] > 1:
+        raise KernelInputError(f"x: dense rows wanted, got strides {list(x.stride())}")
+
+
+def check_normed_linear(norm: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Accept what :func:`check_linear` does, with ``norm`` [in]."""
+    check_linear(weight, bias)
+    _check_shape("norm", norm, [weight.shape[1]])
+    _check_device([("norm", norm), ("weight", weight)])
+
+
 def check_feed_forward(norm: Tensor, gate_up: Tensor, down: Tensor) -> None:
     """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]."""
     check_linear(gate_up, None)

@@ -22,7 +22,7 @@ from kernels.api import (
     StepSize,
     SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear
+from kernels.composed import feed_forward, normed_linear, vocabulary_logits
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
@@ -86,50 +86,25 @@ class CpuKernels:
     def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
         if (native := self._native_linear(weight)) is not None:
-            width, packed, bias = len(weight), native.pack(weight), None if bias is None else bias.float()
-            return lambda x: native.run(x, packed, width, bias=bias)
+            return native.layer(weight, bias)
         if self._packs and weight.dtype == torch.bfloat16:
             return PackedLinear(weight, bias)
         dense = weight.contiguous()
         return lambda x: F.linear(x, dense, bias)
 
     def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
-        checks.check_linear(weight, bias)
-        if (native := self._native_linear(weight)) is None:
-            return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
-        width, packed, bias = len(weight), native.pack(weight), None if bias is None else bias.float()
-        norm = norm.float()
-
-        def run(stream: Tensor, update: Tensor) -> Tensor:
-            checks.check_add_rms_norm(stream, update, norm)
-            return native.run(update, packed, width, stream=stream, norm=norm, eps=eps, bias=bias)
-
-        return run
+        checks.check_normed_linear(norm, weight, bias)
+        if (native := self._native_linear(weight)) is not None:
+            return native.normed_layer(norm, eps, weight, bias)
+        return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
         self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
     ) -> SublayerOp:
         checks.check_feed_forward(norm, gate_up, down)
-        if (native := self._native_linear(gate_up)) is None:
-            return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
-        inner, width, norm = down.shape[1], len(down), norm.float()
-        first, second = native.pack(gate_up, gated=True), native.pack(down)
-
-        def run(stream: Tensor, update: Tensor) -> Tensor:
-            checks.check_add_rms_norm(stream, update, norm)
-            return native.run(
-                update,
-                first,
-                width,
-                stream=stream,
-                norm=norm,
-                eps=eps,
-                second=second,
-                inner=inner,
-                activation=activation,
-            )
-
-        return run
+        if (native := self._native_linear(gate_up)) is not None:
+            return native.feed_forward(norm, eps, gate_up, down, activation)
+        return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
 
     def _native_linear(self, weight: Tensor) -> NativeLinear | None:
         return None if self._native is None or weight.dtype != torch.bfloat16 else self._native.linear
@@ -236,6 +211,12 @@ class CpuKernels:
             logits = _cap(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)
             total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
         return total
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
+        if (native := self._native_linear(head)) is not None and head.is_contiguous():
+            return native.vocabulary_logits(hidden.contiguous(), head, soft_cap)
+        return vocabulary_logits(hidden, head, soft_cap)
 
 
 def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:

@@ -82,6 +82,7 @@ class ReferenceKernels:
         return linear
 
     def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        checks.check_normed_linear(norm, weight, bias)
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
@@ -193,6 +194,10 @@ class ReferenceKernels:
             part = head[low : low + _VOCABULARY_CHUNK]
             total = torch.logaddexp(total, _capped(hidden @ part.float().T, soft_cap).logsumexp(dim=-1))
         return total
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
+        return _capped(hidden @ head.float().T, soft_cap)
 
 
 def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.api import Activation
+from kernels import checks
+from kernels.api import Activation, LinearOp, SublayerOp
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,8 +22,8 @@ _GATES: dict[Activation, int] = {"silu": 1, "gelu_tanh": 2}
 _TILE = 32
 # results are rounded to bfloat16 once; the inside of a feed-forward part and its normed input too
 _TOLERANCE = 2.0**-6
-# hidden states keep 16 bits in their product with the head; absolute, of a log-sum-exp
-_SUM_TOLERANCE = 2.0**-12
+# absolute, of logits and their log-sum-exp: hidden states keep 16 bits in the product with the head
+_HEAD_TOLERANCE = 2.0**-12
 
 
 class _Layer(ctypes.Structure):
@@ -32,6 +34,30 @@ class _Layer(ctypes.Structure):
         *((name, ctypes.c_int64) for name in _SIZES),
         ("eps", ctypes.c_float),
     )
+
+
+class _Question(ctypes.Structure):
+    """``question`` of the C source."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("hidden", "head", "out")),
+        *((name, ctypes.c_int64) for name in ("rows", "vocabulary", "width", "whole")),
+        ("soft_cap", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Parts:
+    """What a layer keeps. Weights are packed; of a feed-forward part ``first`` is gate and up, ``inner`` wide each."""
+
+    first: Tensor
+    width: int  # outputs
+    bias: Tensor | None = None  # [width] float32
+    norm: Tensor | None = None  # [in] float32
+    eps: float = 0.0
+    second: Tensor | None = None
+    inner: int = 0
+    gate: int = 0
 
 
 class NativeLinear:
@@ -48,12 +74,53 @@ class NativeLinear:
         self._run, self._pack = library.run_layer, library.pack_weight
         self._run.argtypes, self._run.restype = [ctypes.POINTER(_Layer)], ctypes.c_int
         self._pack.argtypes, self._pack.restype = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3, None
-        self._log_sum_exp = library.log_sum_exp
-        self._log_sum_exp.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 3 + [ctypes.c_float]
-        self._log_sum_exp.restype = ctypes.c_int
+        self._ask = library.run_vocabulary
+        self._ask.argtypes, self._ask.restype = [ctypes.POINTER(_Question)], ctypes.c_int
 
-    def pack(self, weight: Tensor, *, gated: bool = False) -> Tensor:
-        """``weight`` [out, in] bfloat16 in the layout of the product; ``gated``: it is gate and up, gate first."""
+    def layer(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+        """See :meth:`kernels.api.KernelSet.pack_linear`; ``weight`` is bfloat16. Holds a packed copy.
+
+        What is given raises MemoryError where a thread found no memory to work in.
+        """
+        parts = _Parts(first=self._packed(weight), width=weight.shape[0], bias=None if bias is None else bias.float())
+        shape = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+
+        def run(x: Tensor) -> Tensor:
+            checks.check_linear_input(x, shape)
+            return self._do(x, parts)
+
+        return run
+
+    def normed_layer(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        """See :meth:`kernels.api.KernelSet.pack_normed_linear`; as for :meth:`layer`."""
+        bias = None if bias is None else bias.float()
+        parts = _Parts(first=self._packed(weight), width=weight.shape[0], bias=bias, norm=norm.float(), eps=eps)
+        return self._sublayer(parts, weight)
+
+    def feed_forward(
+        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        """See :meth:`kernels.api.KernelSet.pack_feed_forward`; as for :meth:`layer`."""
+        width, inner = down.shape
+        parts = _Parts(
+            first=self._packed(gate_up, gated=True), width=width, norm=norm.float(), eps=eps,
+            second=self._packed(down), inner=inner, gate=_GATES[activation],
+        )  # fmt: skip
+        return self._sublayer(parts, gate_up)
+
+    def _sublayer(self, parts: _Parts, weight: Tensor) -> SublayerOp:
+        norm, shape = parts.norm, torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+        assert norm is not None
+
+        def run(stream: Tensor, update: Tensor) -> Tensor:
+            checks.check_add_rms_norm(stream, update, norm)
+            checks.check_linear_input(update, shape)
+            return self._do(update, parts, stream)
+
+        return run
+
+    def _packed(self, weight: Tensor, *, gated: bool = False) -> Tensor:
+        """``weight`` [out, in] in the layout of the product; ``gated``: it is gate and up, gate first."""
         dense = weight.contiguous()
         rows, inputs = weight.shape
         columns = _rounded_up(rows // 2) * 2 if gated else _rounded_up(rows)
@@ -61,36 +128,13 @@ class NativeLinear:
         self._pack(dense.data_ptr(), packed.data_ptr(), rows, inputs, gated)
         return packed
 
-    def run(
-        self,
-        x: Tensor,
-        first: Tensor,
-        out_width: int,
-        *,
-        stream: Tensor | None = None,
-        norm: Tensor | None = None,
-        eps: float = 0.0,
-        bias: Tensor | None = None,
-        second: Tensor | None = None,
-        inner: int = 0,
-        activation: Activation | None = None,
-    ) -> Tensor:
-        """``[T, out_width]`` of a linear layer, or with ``second`` of a feed-forward part.
-
-        Args:
-            x: ``[T, in]`` bfloat16, rows dense: the input, or with ``stream`` what is added to it.
-            first, second: From :meth:`pack`; ``first`` gated where ``activation`` is given.
-            stream: ``[T, in]`` float32, dense; its norm with ``norm`` [in] float32 is the input.
-            bias: ``[out_width]`` float32.
-            inner: Outputs of the gate.
-
-        Raises:
-            MemoryError: a thread found no memory to work in.
-        """
-        out = torch.empty(len(x), out_width, dtype=x.dtype)
+    def _do(self, x: Tensor, parts: _Parts, stream: Tensor | None = None) -> Tensor:
+        rows, inputs = x.shape
+        out = torch.empty(rows, parts.width, dtype=x.dtype)
+        tensors = stream, x, parts.norm, parts.first, parts.second, parts.bias, out
         layer = _Layer(
-            *(None if each is None else each.data_ptr() for each in (stream, x, norm, first, second, bias, out)),
-            len(x), x.shape[1], inner, out_width, x.stride(0), 0 if activation is None else _GATES[activation], eps,
+            *[None if tensor is None else tensor.data_ptr() for tensor in tensors],
+            rows, inputs, parts.inner, parts.width, x.stride(0), parts.gate, parts.eps,
         )  # fmt: skip
         if self._run(ctypes.byref(layer)):
             raise MemoryError("a thread found no memory for the workspace of a linear layer")
@@ -102,11 +146,19 @@ class NativeLinear:
         Raises:
             MemoryError: a thread found no memory to work in.
         """
-        out = torch.empty(len(hidden))
-        if self._log_sum_exp(
-            hidden.data_ptr(), head.data_ptr(), out.data_ptr(), len(hidden), *head.shape, soft_cap or 0.0
-        ):
-            raise MemoryError("a thread found no memory for the workspace of a log-sum-exp")
+        return self._over_vocabulary(torch.empty(len(hidden)), hidden, head, soft_cap)
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None) -> Tensor:
+        """See :meth:`kernels.api.KernelSet.vocabulary_logits`; as for :meth:`log_sum_exp`."""
+        return self._over_vocabulary(torch.empty(len(hidden), len(head)), hidden, head, soft_cap)
+
+    def _over_vocabulary(self, out: Tensor, hidden: Tensor, head: Tensor, soft_cap: float | None) -> Tensor:
+        question = _Question(
+            *(tensor.data_ptr() for tensor in (hidden, head, out)),
+            len(hidden), *head.shape, out.dim() == 2, soft_cap or 0.0,
+        )  # fmt: skip
+        if self._ask(ctypes.byref(question)):
+            raise MemoryError("a thread found no memory for the workspace of the head")
         return out
 
 
@@ -128,17 +180,16 @@ def _rounded_up(extent: int) -> int:
 
 def _agrees(linear: NativeLinear) -> bool:
     """Compare on sizes that are no multiple of a tile, with few rows and with more than threads share."""
-    return _layer_agrees(linear) and all(_feed_forward_agrees(linear, gate) for gate in _GATES) and _sums_agree(linear)
+    return _layer_agrees(linear) and all(_feed_forward_agrees(linear, gate) for gate in _GATES) and _head_agrees(linear)
 
 
 def _layer_agrees(linear: NativeLinear) -> bool:
     """With more inputs than are added up at once; a row among many has the bits that it has among few."""
     random = _Random()
     x, weight, bias = random(300, 870), random(50, 870) / 32, random(50).float()
-    packed = linear.pack(weight)
-    got = linear.run(x, packed, 50, bias=bias)
-    among_few = linear.run(x[263:], packed, 50, bias=bias)
-    return torch.equal(got[263:], among_few) and _close(got, F.linear(x.float(), weight.float(), bias))
+    layer = linear.layer(weight, bias)
+    got = layer(x)
+    return torch.equal(got[263:], layer(x[263:])) and _close(got, F.linear(x.float(), weight.float(), bias))
 
 
 def _feed_forward_agrees(linear: NativeLinear, activation: Activation) -> bool:
@@ -149,21 +200,22 @@ def _feed_forward_agrees(linear: NativeLinear, activation: Activation) -> bool:
     gate, up = (F.rms_norm(grown, (70,), norm, eps).bfloat16().float() @ gate_up.float().T).chunk(2, dim=-1)
     opened = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
     wanted = (opened * up).bfloat16().float() @ down.float().T
-    first, second = linear.pack(gate_up, gated=True), linear.pack(down)
-    got = linear.run(x, first, 70, stream=stream, norm=norm, eps=eps, second=second, inner=48, activation=activation)
+    got = linear.feed_forward(norm, eps, gate_up, down, activation)(stream, x)
     return torch.equal(stream, grown) and _close(got, wanted)
 
 
-def _sums_agree(linear: NativeLinear) -> bool:
+def _head_agrees(linear: NativeLinear) -> bool:
     """So closely that the low half of a hidden state shows."""
     random = _Random()
     hidden, head = random(37, 70).float() * 1.001, random(1100, 70) / 4
     logits = hidden @ head.float().T
+    capped = 5.0 * (logits / 5.0).tanh()
     pairs = (
-        (linear.log_sum_exp(hidden, head, soft_cap), capped.logsumexp(-1))
-        for soft_cap, capped in ((None, logits), (5.0, 5.0 * (logits / 5.0).tanh()))
+        (linear.log_sum_exp(hidden, head, None), logits.logsumexp(-1)),
+        (linear.log_sum_exp(hidden, head, 5.0), capped.logsumexp(-1)),
+        (linear.vocabulary_logits(hidden, head, 5.0), capped),
     )
-    return all(torch.allclose(got, wanted, rtol=0.0, atol=_SUM_TOLERANCE) for got, wanted in pairs)
+    return all(torch.allclose(got, wanted, rtol=0.0, atol=_HEAD_TOLERANCE) for got, wanted in pairs)
 
 
 def _close(got: Tensor, wanted: Tensor) -> bool:

@@ -1,4 +1,4 @@
-/* Log-sum-exp of a row's logits over the whole vocabulary, with AMX; the logits are never held at once.
+/* Logits of rows over the whole vocabulary, or only their log-sum-exp, with AMX.
  *
  * Hidden states are float32. Each is taken as the sum of two bfloat16 numbers, which together keep 16 bits of
  * it, and multiplied twice; sums are float32. Rows of the head are one factor as they lie in memory, so that no
@@ -79,14 +79,10 @@ static inline __m512 capped(__m512 x, float soft_cap) {
     return _mm512_mul_ps(_mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), e)), _mm512_set1_ps(soft_cap));
 }
 
-static inline void add_logits(running *at, float *logits, int64_t count, float soft_cap) {
+static inline void add_logits(running *at, const float *logits, int64_t count) {
     for (int h = 0; h < 2; h++) {
         __m512 top = at->top[h];
-        for (int64_t v = 0; v < count; v++) {
-            __m512 x = _mm512_loadu_ps(logits + v * 32 + h * 16);
-            if (soft_cap != 0.0f) _mm512_storeu_ps(logits + v * 32 + h * 16, x = capped(x, soft_cap));
-            top = _mm512_max_ps(top, x);
-        }
+        for (int64_t v = 0; v < count; v++) top = _mm512_max_ps(top, _mm512_loadu_ps(logits + v * 32 + h * 16));
         __m512 sum = _mm512_mul_ps(at->sum[h], exp_vector(_mm512_sub_ps(at->top[h], top)));
         for (int64_t v = 0; v < count; v++)
             sum = _mm512_add_ps(sum, exp_vector(_mm512_sub_ps(_mm512_loadu_ps(logits + v * 32 + h * 16), top)));
@@ -95,57 +91,69 @@ static inline void add_logits(running *at, float *logits, int64_t count, float s
     }
 }
 
-/* Entries [lo, hi) of the head for 32 hidden states; `whole` has room for 32 entries of whole steps. */
-static running run_part(const bf16 *head, int64_t lo, int64_t hi, int64_t width, const bf16 *hidden, float soft_cap,
-                        int64_t lines, bf16 *whole) {
-    const int64_t steps = (width + 31) / 32;
+typedef struct {
+    const float *hidden; /* [rows, width] */
+    const bf16 *head;    /* [vocabulary, width] */
+    float *out;          /* [rows] log-sum-exps, or with `whole` [rows, vocabulary] logits */
+    int64_t rows, vocabulary, width, whole;
+    float soft_cap; /* 0: none */
+} question;
+
+/* Part `part` of the head for the 32 hidden states of group `group`; `copy` has room for 32 entries of whole steps. */
+static running run_part(const question *q, int64_t part, int64_t group, const bf16 *hidden, int64_t lines, bf16 *copy) {
+    const bf16 *head = q->head;
+    const int64_t width = q->width, steps = (width + 31) / 32, hi = least((part + 1) * PART, q->vocabulary);
     running at = {{_mm512_set1_ps(-INFINITY), _mm512_set1_ps(-INFINITY)}, {_mm512_setzero_ps(), _mm512_setzero_ps()}};
     float logits[32 * 32] __attribute__((aligned(64)));
-    for (int64_t v = lo; v < hi; v += 32) {
+    for (int64_t v = part * PART; v < hi; v += 32) {
+        const int64_t count = least(32, hi - v);
         const bf16 *rows = head + v * width;
         int64_t stride = width;
-        if (hi - v < 32 || width % 32) { /* a tile may not reach past the end of an entry, nor of the head */
+        if (count < 32 || width % 32) { /* a tile may not reach past the end of an entry, nor of the head */
             stride = steps * 32;
-            memset(whole, 0, 32 * stride * sizeof *whole);
-            for (int64_t r = 0; r < least(32, hi - v); r++)
-                memcpy(whole + r * stride, rows + r * width, width * sizeof *whole);
-            rows = whole;
+            memset(copy, 0, 32 * stride * sizeof *copy);
+            for (int64_t r = 0; r < count; r++) memcpy(copy + r * stride, rows + r * width, width * sizeof *copy);
+            rows = copy;
         }
         multiply(rows, stride, steps, hidden, logits, (const char *)(head + (v + 32) * width), lines);
-        add_logits(&at, logits, least(32, hi - v), soft_cap);
+        if (q->soft_cap != 0.0f)
+            for (int64_t i = 0; i < count * 32; i += 16)
+                _mm512_storeu_ps(logits + i, capped(_mm512_loadu_ps(logits + i), q->soft_cap));
+        if (!q->whole)
+            add_logits(&at, logits, count);
+        else
+            for (int64_t r = 0; r < least(32, q->rows - group * 32); r++)
+                for (int64_t n = 0; n < count; n++) q->out[(group * 32 + r) * q->vocabulary + v + n] = logits[n * 32 + r];
     }
     return at;
 }
 
 static _Thread_local kept_memory kept;
 
-/* out[r] = log(sum over v of exp(hidden[r] . head[v])); soft_cap 0 for none. Gives 0, or 1 when there was no
- * memory to work in. */
-int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows, int64_t vocabulary, int64_t width,
-                float soft_cap) {
-    if (rows == 0) return 0;
-    const int64_t groups = (rows + 31) / 32, parts = (vocabulary + PART - 1) / PART, group_size = (width + 31) / 32 * STEP;
-    const int64_t lines = (32 + groups - 1) / groups, found_bytes = parts * groups * 32 * 2 * sizeof(float);
-    char *memory = take(&kept, groups * group_size * 2 + found_bytes);
+/* Answers a question. Gives 0, or 1 when there was no memory to work in. */
+int run_vocabulary(const question *q) {
+    if (q->rows == 0) return 0;
+    const int64_t groups = (q->rows + 31) / 32, parts = (q->vocabulary + PART - 1) / PART;
+    const int64_t group_size = (q->width + 31) / 32 * STEP, lines = (32 + groups - 1) / groups;
+    char *memory = take(&kept, groups * group_size * sizeof(bf16) + parts * groups * 64 * sizeof(float));
     int failed = memory == NULL;
     if (failed) return failed;
     bf16 *packed = (bf16 *)memory;
-    float *found = (float *)(memory + groups * group_size * 2); /* [parts, groups, 2, 32]: maxima, then sums */
+    float *found = (float *)(packed + groups * group_size); /* [parts, groups, 2, 32]: maxima, then sums */
 #pragma omp parallel
     {
-        bf16 *whole = aligned_alloc(64, 32 * round_up(width, 32) * sizeof *whole);
-        if (!whole)
+        bf16 *copy = aligned_alloc(64, 32 * round_up(q->width, 32) * sizeof *copy);
+        if (!copy)
 #pragma omp atomic write
             failed = 1;
         const tile_shapes before = enter_tiles();
 #pragma omp for schedule(static)
         for (int64_t g = 0; g < groups; g++)
-            pack_hidden(hidden + g * 32 * width, least(32, rows - g * 32), width, packed + g * group_size);
+            pack_hidden(q->hidden + g * 32 * q->width, least(32, q->rows - g * 32), q->width, packed + g * group_size);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t p = 0; p < parts; p++)
-            for (int64_t g = 0; whole && g < groups; g++) {
-                running at = run_part(head, p * PART, least((p + 1) * PART, vocabulary), width, packed + g * group_size,
-                                      soft_cap, lines, whole);
+            for (int64_t g = 0; copy && g < groups; g++) {
+                running at = run_part(q, p, g, packed + g * group_size, lines, copy);
                 float *to = found + (p * groups + g) * 64;
                 for (int h = 0; h < 2; h++) {
                     _mm512_storeu_ps(to + h * 16, at.top[h]);
@@ -153,9 +161,9 @@ int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows,
                 }
             }
         leave_tiles(&before);
-        free(whole);
+        free(copy);
     }
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; !q->whole && r < q->rows; r++) {
         const float *from = found + r / 32 * 64 + r % 32;
         float top = from[0], sum = from[32];
         for (int64_t p = 1; p < parts; p++) {
@@ -164,7 +172,7 @@ int log_sum_exp(const float *hidden, const bf16 *head, float *out, int64_t rows,
             sum = sum * expf(top - higher) + from[32] * expf(from[0] - higher);
             top = higher;
         }
-        out[r] = top + logf(sum);
+        q->out[r] = top + logf(sum);
     }
     return failed;
 }

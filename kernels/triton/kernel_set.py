@@ -27,7 +27,7 @@ from kernels.api import (
     StepSize,
     SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear
+from kernels.composed import feed_forward, normed_linear, vocabulary_logits
 from kernels.triton import label_readout
 from kernels.triton.gated import gated
 from kernels.triton.merge_partials import merge_partials
@@ -112,6 +112,7 @@ class TritonKernels:
         raise KernelInputError("weight: linear layers in 8 bits run on a CPU only")
 
     def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+        checks.check_normed_linear(norm, weight, bias)
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
@@ -225,6 +226,10 @@ class TritonKernels:
         checks.check_log_sum_exp(hidden, head, soft_cap)
         self._check_readable(hidden=hidden, head=head)
         return label_readout.log_sum_exp(hidden, head, soft_cap)
+
+    def vocabulary_logits(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
+        checks.check_log_sum_exp(hidden, head, soft_cap)
+        return vocabulary_logits(hidden, head, soft_cap)
 
     def _check_pools(self, *pools: PoolHalf) -> None:
         for name, pool in zip(("key_pool", "value_pool"), pools, strict=True):

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from engine.records import Sampling, TokenReadout
 from engine.token_choice import choose_tokens, draw
+from kernels.cpu import CpuKernels
 
+KERNELS = CpuKernels()
 VOCABULARY = 40_000  # more than one chunk
 
 
@@ -27,14 +29,14 @@ def chosen(logits: list[float], count: int, **sampling: float) -> Counter[int]:
     """How often each token is chosen by ``count`` branches whose logits are given."""
     weight = torch.tensor(logits)[:, None]
     read = TokenReadout(sampling=Sampling(**sampling), branches=tuple(range(count)))  # type: ignore[arg-type]
-    ((ids, _),) = choose_tokens([read], torch.ones(1, 1), weight, None)
+    ((ids, _),) = choose_tokens([read], torch.ones(1, 1), weight, None, KERNELS)
     return Counter(ids)
 
 
 def test_greedy_is_the_greatest_logit_of_the_whole_vocabulary(hidden: Tensor, weight: Tensor) -> None:
     reads = [TokenReadout(sampling=Sampling())] * 3
 
-    found = list(choose_tokens(reads, hidden, weight, None))
+    found = list(choose_tokens(reads, hidden, weight, None, KERNELS))
 
     logits = hidden.double() @ weight.double().T
     assert [ids for ids, _ in found] == [[token] for token in logits.argmax(-1).tolist()]
@@ -43,7 +45,7 @@ def test_greedy_is_the_greatest_logit_of_the_whole_vocabulary(hidden: Tensor, we
 
 
 def test_the_cap_of_the_logits_is_applied(hidden: Tensor, weight: Tensor) -> None:
-    ((_, log_probs),) = choose_tokens([TokenReadout(sampling=Sampling())], hidden[:1], weight, 2.0)
+    ((_, log_probs),) = choose_tokens([TokenReadout(sampling=Sampling())], hidden[:1], weight, 2.0, KERNELS)
 
     logits = 2.0 * torch.tanh(hidden[:1].double() @ weight.double().T / 2.0)
     assert log_probs == pytest.approx([logits.log_softmax(-1).max().item()], abs=1e-4)
@@ -90,7 +92,7 @@ def test_a_token_without_a_share_is_never_drawn() -> None:
 def test_log_probabilities_are_those_at_temperature_1() -> None:
     read = TokenReadout(sampling=Sampling(temperature=0.1, top_k=1, seed=3))
 
-    ((ids, log_probs),) = choose_tokens([read], torch.ones(1, 1), torch.tensor([[1.0], [2.0]]), None)
+    ((ids, log_probs),) = choose_tokens([read], torch.ones(1, 1), torch.tensor([[1.0], [2.0]]), None, KERNELS)
 
     assert ids == [1]
     assert log_probs == pytest.approx([-math.log1p(math.exp(-1))])
@@ -101,7 +103,7 @@ def test_logits_that_are_not_finite_give_no_finite_log_probability(number: float
     weight = torch.tensor([[1.0], [number], [0.0]])
     for temperature in (0.0, 1.0):
         read = TokenReadout(sampling=Sampling(temperature=temperature))
-        ((_, log_probs),) = choose_tokens([read], torch.ones(1, 1), weight, None)
+        ((_, log_probs),) = choose_tokens([read], torch.ones(1, 1), weight, None, KERNELS)
         assert not math.isfinite(log_probs[0])
 
 

@@ -389,6 +389,12 @@ class KernelContract:
             torch.testing.assert_close(got.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
             torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
 
+    def test_pack_normed_linear_refuses_a_norm_of_another_width(self) -> None:
+        with pytest.raises(KernelInputError, match=r"norm: shape \[64\] wanted, got \[60\]"):
+            self.kernels.pack_normed_linear(
+                torch.ones(60, device=self.device), 1e-5, torch.zeros(8, 64, device=self.device)
+            )
+
     def test_pack_feed_forward_refuses_parts_that_do_not_fit(self) -> None:
         norm, gate_up, down = (torch.zeros(shape, device=self.device) for shape in ((64,), (96, 64), (64, 50)))
         with pytest.raises(KernelInputError, match=r"gate_up: shape \[100, 64\] wanted, got \[96, 64\]"):
@@ -436,6 +442,21 @@ class KernelContract:
 
             assert got.dtype == torch.float32
             close(got, JUDGE.label_logits(hidden, head, ids, soft_cap), dtype)
+
+    @pytest.mark.parametrize("soft_cap", [None, 0.5])
+    @pytest.mark.parametrize(("rows", "vocabulary", "width"), [(1, 33, 96), (5, 1100, 90), (40, 64, 32), (0, 10, 96)])
+    def test_vocabulary_logits_agree(
+        self, rng: torch.Generator, rows: int, vocabulary: int, width: int, soft_cap: float | None
+    ) -> None:
+        hidden = torch.randn(rows, width, generator=rng)
+        for dtype in self.dtypes:
+            head = (torch.randn(vocabulary, width, generator=rng) / 10).to(dtype)
+            got = self.kernels.vocabulary_logits(hidden.to(self.device), head.to(self.device), soft_cap)
+
+            wanted = hidden.double() @ head.double().T
+            wanted = wanted if soft_cap is None else soft_cap * (wanted / soft_cap).tanh()
+            assert got.dtype == torch.float32
+            torch.testing.assert_close(got.cpu().double(), wanted, atol=5e-5, rtol=5e-5)
 
     @pytest.mark.parametrize("soft_cap", [None, 30.0])
     @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 33), (5, 1000), (0, 10)])

@@ -53,21 +53,12 @@ def attend(native: NativeOps, seed: int) -> None:
 
 def run_layers(linear: NativeLinear, rows: int) -> None:
     for width, inner, outputs in ((33, 17, 5), (801, 45, 97)):
-        plain = linear.pack(half(outputs, width))
-        linear.run(half(rows, width), plain, outputs, bias=random(outputs))
-        first, second = linear.pack(half(2 * inner, width), gated=True), linear.pack(half(outputs, inner))
-        linear.run(
-            half(rows, width),
-            first,
-            outputs,
-            stream=random(rows, width),
-            norm=random(width),
-            eps=1e-5,
-            second=second,
-            inner=inner,
-            activation="gelu_tanh",
-        )
+        linear.layer(half(outputs, width), random(outputs))(half(rows, width))
+        linear.normed_layer(random(width), 1e-5, half(outputs, width))(random(rows, width), half(rows, width))
+        whole = linear.feed_forward(random(width), 1e-5, half(2 * inner, width), half(width, inner), "gelu_tanh")
+        whole(random(rows, width), half(rows, width))
         linear.log_sum_exp(random(rows, width), half(1000 + outputs, width), None)
+        linear.vocabulary_logits(random(rows, width), half(outputs, width), 5.0)
 
 
 def run_elementwise(native: NativeOps, rows: int, width: int) -> None:

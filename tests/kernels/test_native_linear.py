@@ -29,9 +29,14 @@ BUGS = {
     "the first block of rows again": ("linear.c", "pack_row(l, block, row, lo + row)", "pack_row(l, block, row, row)"),
     "write half of the rows": ("linear.c", "least(32, rows - g * 32)", "least(16, rows - g * 32)"),
     "lose the low halves": ("vocabulary.c", "(bf16)(both >> 16)", "0"),
-    "count entries that do not exist": ("vocabulary.c", "logits, least(32, hi - v),", "logits, 32,"),
+    "count entries that do not exist": (
+        "vocabulary.c",
+        "add_logits(&at, logits, count)",
+        "add_logits(&at, logits, 32)",
+    ),
     "lose a part": ("vocabulary.c", "int64_t p = 1; p < parts", "int64_t p = 2; p < parts"),
-    "drop the cap": ("vocabulary.c", "x = capped(x, soft_cap)", "x"),
+    "drop the cap": ("vocabulary.c", "if (q->soft_cap != 0.0f)", "if (0)"),
+    "write logits of one group of rows only": ("vocabulary.c", "(group * 32 + r) * q->vocabulary", "r * q->vocabulary"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.api import KernelInputError
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
 from tests.kernels.libraries import moved
@@ -66,6 +67,11 @@ def denominator(kernels: CpuKernels) -> Callable[[slice], Tensor]:
     return lambda rows: kernels.log_sum_exp(hidden[rows], head)
 
 
+def all_logits(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    hidden, head = random(ROWS, 90), random(1100, 90, dtype=torch.bfloat16)
+    return lambda rows: kernels.vocabulary_logits(hidden[rows], head)
+
+
 def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
     hidden, head = random(ROWS, 96), random(2100, 96, dtype=torch.bfloat16)
     ids = torch.arange(3 * ROWS).view(ROWS, 3)
@@ -73,7 +79,7 @@ def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, labels])
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits, labels])
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
     kernels: CpuKernels, operation: Callable[[CpuKernels], Callable[[slice], Tensor]]
 ) -> None:
@@ -84,7 +90,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
         assert torch.equal(run(slice(low, high)), whole[low:high]), (low, high)
 
 
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, labels])
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits, labels])
 def test_bits_of_a_row_do_not_depend_on_its_address(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
@@ -103,7 +109,7 @@ def test_bits_of_a_row_do_not_depend_on_its_address(
         assert torch.equal(operation(kernels)(slice(0, 33)), wanted), by
 
 
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator])
+@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits])
 def test_row_that_is_not_a_number_reaches_no_other(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
@@ -128,3 +134,16 @@ def with_bad_row(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32)
     if shape[0] == ROWS:
         numbers[BAD_ROW] = torch.nan
     return numbers
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, 64), "x: torch.bfloat16 wanted, got torch.float32"),
+        (torch.zeros(3, 60).bfloat16(), r"x: shape \[T, 64\] wanted, got \[3, 60\]"),
+        (torch.zeros(64, 3).bfloat16().T, r"x: dense rows wanted, got strides \[1, 3\]"),
+    ],
+)
+def test_what_the_c_code_would_misread_is_refused(kernels: CpuKernels, x: Tensor, message: str) -> None:
+    with pytest.raises(KernelInputError, match=message):
+        kernels.pack_linear(torch.zeros(8, 64).bfloat16())(x)
