@@ -24,6 +24,7 @@
 #include "panels.h"
 #include "softmax.h"
 
+#define AHEAD 4 /* groups of keys that are on their way at one time, the one whose turn it is included */
 #define ROWS 32 /* query rows that run through the softmax together: two matrix tiles */
 
 typedef struct {
@@ -103,13 +104,26 @@ static void locate(const attention *a, const item *run, int64_t head, int64_t fi
     }
 }
 
-/* The panels of an item; whole pairs of panels are written. */
+static void bring_nearer(const places *at, int64_t dim) {
+    for (int n = 0; n < LANES && at->key[n]; n++)
+        for (int64_t d = 0; d < dim; d += 32) {
+            _mm_prefetch((const char *)(at->key[n] + d), _MM_HINT_T0);
+            _mm_prefetch((const char *)(at->value[n] + d), _MM_HINT_T0);
+        }
+}
+
+/* The panels of an item; whole pairs of panels are written. Keys are found and brought nearer a while before their turn, since
+ * the blocks of a pool lie anywhere. */
 static void pack(const attention *a, const item *run, int64_t head, workspace *w) {
-    for (int64_t start = 0; start < round_up(run->tokens, TILE_KEYS); start += LANES) {
-        places at;
-        locate(a, run, head, start, run->tokens - start, &at);
-        pack_keys(at.key, a->head_dim, w->width, w->key + start / 2 * w->width);
-        pack_values(at.value, a->head_dim, w->width, w->value + start / 2 * LANES);
+    places found[AHEAD];
+    for (int64_t turn = 0, soon = 0; soon < round_up(run->tokens, TILE_KEYS) + (AHEAD - 1) * LANES; turn++, soon += LANES) {
+        const int64_t start = soon - (AHEAD - 1) * LANES;
+        locate(a, run, head, soon, run->tokens - soon, &found[turn % AHEAD]);
+        bring_nearer(&found[turn % AHEAD], a->head_dim);
+        if (start < 0) continue;
+        const places *here = &found[(turn + 1) % AHEAD];
+        pack_keys(here->key, a->head_dim, w->width, w->key + start / 2 * w->width);
+        pack_values(here->value, a->head_dim, w->width, w->value + start / 2 * LANES);
     }
 }
 
