@@ -168,8 +168,8 @@ def load_native_linear(library: ctypes.CDLL) -> NativeLinear | None:
         linear = NativeLinear(library)
     except (AttributeError, OSError):
         return None
-    if not _agrees(linear):
-        _LOG.warning("native linear layers disagree with PyTorch on this processor and are not used")
+    if wrong := _disagreements(linear):
+        _LOG.warning("native %s disagree with PyTorch on this processor; none is used", " and ".join(wrong))
         return None
     return linear
 
@@ -178,9 +178,14 @@ def _rounded_up(extent: int) -> int:
     return -(-extent // _TILE) * _TILE
 
 
-def _agrees(linear: NativeLinear) -> bool:
-    """Compare on sizes that are no multiple of a tile, with few rows and with more than threads share."""
-    return _layer_agrees(linear) and all(_feed_forward_agrees(linear, gate) for gate in _GATES) and _head_agrees(linear)
+def _disagreements(linear: NativeLinear) -> list[str]:
+    """What is wrong. Sizes are no multiple of a tile, rows are few and more than threads share."""
+    right = {
+        "linear layers": _layer_agrees(linear),
+        "feed-forward parts": all(_feed_forward_agrees(linear, gate) for gate in _GATES),
+        "logits of the head": _head_agrees(linear),
+    }
+    return [name for name, agrees in right.items() if not agrees]
 
 
 def _layer_agrees(linear: NativeLinear) -> bool:
