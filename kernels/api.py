@@ -135,13 +135,12 @@ class KernelSet(Protocol):
 
     name: str
     code_dtypes: frozenset[torch.dtype]
+    """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
 
     @property
     def has_int8_linear(self) -> bool:
         """Whether :meth:`pack_linear_int8` works here."""
         ...
-
-    """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
 
     def warm_up(
         self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int

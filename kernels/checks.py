@@ -100,10 +100,10 @@ def check_linear(weight: Tensor, bias: Tensor | None) -> None:
         _check_device([("weight", weight), ("bias", bias)])
 
 
-def check_linear_input(x: Tensor, weight: Tensor) -> None:
-    """Accept what a layer packed from ``weight`` [out, in] reads: ``x`` [T, in] of its dtype with dense rows."""
-    _check_shape("x", x, ["T", weight.shape[1]])
-    _check_dtype("x", x, weight.dtype)
+def check_linear_input(x: Tensor, inputs: int, dtype: torch.dtype) -> None:
+    """Accept what a packed layer of so many ``inputs`` reads: ``x`` [T, in] of its dtype with dense rows."""
+    _check_shape("x", x, ["T", inputs])
+    _check_dtype("x", x, dtype)
     if x.stride(1) != 1 and x.shape[1] > 1:
         raise KernelInputError(f"x: dense rows wanted, got strides {list(x.stride())}")
 

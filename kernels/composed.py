@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kernels import checks
 from kernels.api import Activation, KernelSet, LinearOp, SublayerOp
 
 _VOCABULARY_CHUNK = 16_384
@@ -37,4 +38,25 @@ def vocabulary_logits(hidden: Tensor, head: Tensor, soft_cap: float | None) -> T
     for start in range(0, len(head), _VOCABULARY_CHUNK):
         part = head[start : start + _VOCABULARY_CHUNK].float()
         torch.mm(hidden, part.T, out=logits[:, start : start + len(part)])
+    return capped(logits, soft_cap)
+
+
+def capped(logits: Tensor, soft_cap: float | None) -> Tensor:
+    """``soft_cap * tanh(logits / soft_cap)`` written over ``logits``, if there is a cap."""
     return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
+
+
+class ComposedLayers:
+    """The layers of a kernel set made of its other operations, to inherit."""
+
+    def pack_normed_linear(
+        self: KernelSet, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None
+    ) -> SublayerOp:
+        checks.check_normed_linear(norm, weight, bias)
+        return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
+
+    def pack_feed_forward(
+        self: KernelSet, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+    ) -> SublayerOp:
+        checks.check_feed_forward(norm, gate_up, down)
+        return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)

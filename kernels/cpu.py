@@ -22,7 +22,7 @@ from kernels.api import (
     StepSize,
     SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear, vocabulary_logits
+from kernels.composed import capped, feed_forward, normed_linear, vocabulary_logits
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
@@ -198,9 +198,9 @@ class CpuKernels:
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids, soft_cap)
         if self._native is not None and head.dtype == torch.bfloat16 and head.is_contiguous():
-            return _cap(self._native.label_logits(hidden.contiguous(), head, label_ids.contiguous()), soft_cap)
+            return capped(self._native.label_logits(hidden.contiguous(), head, label_ids.contiguous()), soft_cap)
         columns = head.index_select(0, label_ids.flatten()).float().view(*label_ids.shape, head.shape[1])
-        return _cap(torch.einsum("rd,rcd->rc", hidden, columns), soft_cap)
+        return capped(torch.einsum("rd,rcd->rc", hidden, columns), soft_cap)
 
     def log_sum_exp(self, hidden: Tensor, head: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_log_sum_exp(hidden, head, soft_cap)
@@ -208,7 +208,7 @@ class CpuKernels:
             return native.log_sum_exp(hidden.contiguous(), head, soft_cap)
         total = torch.full((len(hidden),), -torch.inf)
         for start in range(0, len(head), _VOCABULARY_CHUNK):
-            logits = _cap(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)
+            logits = capped(hidden @ head[start : start + _VOCABULARY_CHUNK].float().T, soft_cap)
             total = torch.logaddexp(total, torch.logsumexp(logits, dim=-1))
         return total
 
@@ -217,11 +217,6 @@ class CpuKernels:
         if (native := self._native_linear(head)) is not None and head.is_contiguous():
             return native.vocabulary_logits(hidden.contiguous(), head, soft_cap)
         return vocabulary_logits(hidden, head, soft_cap)
-
-
-def _cap(logits: Tensor, soft_cap: float | None) -> Tensor:
-    """Write over ``logits``, if there is a cap."""
-    return logits if soft_cap is None else logits.div_(soft_cap).tanh_().mul_(soft_cap)
 
 
 def _normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:

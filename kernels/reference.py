@@ -16,7 +16,6 @@ from torch import Tensor
 from kernels import checks
 from kernels.api import (
     CODE_LIMIT,
-    Activation,
     AttentionPlan,
     AttentionShape,
     BoolArray,
@@ -26,9 +25,8 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
     StepSize,
-    SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear
+from kernels.composed import ComposedLayers
 
 _VOCABULARY_CHUNK = 8192
 
@@ -45,7 +43,7 @@ class ReferencePlan:
     distance: IntArray  # [Q, keys] query position minus key position
 
 
-class ReferenceKernels:
+class ReferenceKernels(ComposedLayers):
     """The float32 judge of every other kernel set; complete, so an engine can run on it.
 
     Stateless, hence safe in any thread. Runs on whatever device its inputs are on.
@@ -80,16 +78,6 @@ class ReferenceKernels:
             return (product if bias is None else product + bias.float()).to(x.dtype)
 
         return linear
-
-    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
-        checks.check_normed_linear(norm, weight, bias)
-        return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
-
-    def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
-    ) -> SublayerOp:
-        checks.check_feed_forward(norm, gate_up, down)
-        return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

@@ -51,6 +51,7 @@ class _Parts:
     """What a layer keeps. Weights are packed; of a feed-forward part ``first`` is gate and up, ``inner`` wide each."""
 
     first: Tensor
+    inputs: int
     width: int  # outputs
     bias: Tensor | None = None  # [width] float32
     norm: Tensor | None = None  # [in] float32
@@ -82,39 +83,32 @@ class NativeLinear:
 
         What is given raises MemoryError where a thread found no memory to work in.
         """
-        parts = _Parts(first=self._packed(weight), width=weight.shape[0], bias=None if bias is None else bias.float())
-        shape = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
-
-        def run(x: Tensor) -> Tensor:
-            checks.check_linear_input(x, shape)
-            return self._do(x, parts)
-
-        return run
+        width, inputs = weight.shape
+        bias = None if bias is None else bias.float()
+        parts = _Parts(first=self._packed(weight), inputs=inputs, width=width, bias=bias)
+        return lambda x: self._do(x, parts)
 
     def normed_layer(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_normed_linear`; as for :meth:`layer`."""
+        (width, inputs), norm = weight.shape, norm.float()
         bias = None if bias is None else bias.float()
-        parts = _Parts(first=self._packed(weight), width=weight.shape[0], bias=bias, norm=norm.float(), eps=eps)
-        return self._sublayer(parts, weight)
+        parts = _Parts(first=self._packed(weight), inputs=inputs, width=width, bias=bias, norm=norm, eps=eps)
+        return self._sublayer(parts, norm)
 
     def feed_forward(
         self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
     ) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_feed_forward`; as for :meth:`layer`."""
-        width, inner = down.shape
+        (width, inner), norm = down.shape, norm.float()
         parts = _Parts(
-            first=self._packed(gate_up, gated=True), width=width, norm=norm.float(), eps=eps,
+            first=self._packed(gate_up, gated=True), inputs=width, width=width, norm=norm, eps=eps,
             second=self._packed(down), inner=inner, gate=_GATES[activation],
         )  # fmt: skip
-        return self._sublayer(parts, gate_up)
+        return self._sublayer(parts, norm)
 
-    def _sublayer(self, parts: _Parts, weight: Tensor) -> SublayerOp:
-        norm, shape = parts.norm, torch.empty(weight.shape, dtype=weight.dtype, device="meta")
-        assert norm is not None
-
+    def _sublayer(self, parts: _Parts, norm: Tensor) -> SublayerOp:
         def run(stream: Tensor, update: Tensor) -> Tensor:
             checks.check_add_rms_norm(stream, update, norm)
-            checks.check_linear_input(update, shape)
             return self._do(update, parts, stream)
 
         return run
@@ -129,12 +123,13 @@ class NativeLinear:
         return packed
 
     def _do(self, x: Tensor, parts: _Parts, stream: Tensor | None = None) -> Tensor:
-        rows, inputs = x.shape
+        checks.check_linear_input(x, parts.inputs, torch.bfloat16)
+        rows = len(x)
         out = torch.empty(rows, parts.width, dtype=x.dtype)
         tensors = stream, x, parts.norm, parts.first, parts.second, parts.bias, out
         layer = _Layer(
             *[None if tensor is None else tensor.data_ptr() for tensor in tensors],
-            rows, inputs, parts.inner, parts.width, x.stride(0), parts.gate, parts.eps,
+            rows, parts.inputs, parts.inner, parts.width, x.stride(0), parts.gate, parts.eps,
         )  # fmt: skip
         if self._run(ctypes.byref(layer)):
             raise MemoryError("a thread found no memory for the workspace of a linear layer")

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from kernels import checks
 from kernels.api import (
-    Activation,
     AttentionPlan,
     AttentionShape,
     KernelInputError,
@@ -25,9 +24,8 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
     StepSize,
-    SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear, vocabulary_logits
+from kernels.composed import ComposedLayers, vocabulary_logits
 from kernels.triton import label_readout
 from kernels.triton.gated import gated
 from kernels.triton.merge_partials import merge_partials
@@ -47,7 +45,7 @@ _INTERPRETED_DTYPES = frozenset({torch.float32, torch.float16})
 _DTYPES = _INTERPRETED_DTYPES | {torch.bfloat16}
 
 
-class TritonKernels:
+class TritonKernels(ComposedLayers):
     """Implements :class:`kernels.api.KernelSet` on one CUDA device, or interpreted.
 
     Judge: ``kernels.reference.ReferenceKernels``.
@@ -110,16 +108,6 @@ class TritonKernels:
     def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         del weight, bias
         raise KernelInputError("weight: linear layers in 8 bits run on a CPU only")
-
-    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
-        checks.check_normed_linear(norm, weight, bias)
-        return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
-
-    def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
-    ) -> SublayerOp:
-        checks.check_feed_forward(norm, gate_up, down)
-        return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
