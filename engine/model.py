@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from engine.batch import ExtendBatch
+from engine.batch import ExtendBatch, PaddedBatch
 from engine.kv_pool import KvPool
 from engine.model_config import LayerAttention, ModelConfig
 from engine.readout import LmHead
@@ -128,16 +128,48 @@ class Decoder:
         Returns:
             ``[R, d]`` float32: hidden states of the rows that are read, after the final norm.
         """
-        kernels = self._kernels
-        update = self._embed(batch.tokens)
-        stream = torch.zeros(update.shape, device=self.device)  # the residual stream; layers add to it
-        turns = {rotary: (cos[batch.positions], sin[batch.positions]) for rotary, (cos, sin) in self._tables.items()}
-        plan = kernels.plan(batch.spans)
-        for index, layer in enumerate(self._layers[:-1]):
-            query, key, value = self._place_all(layer, layer.qkv(stream, update), turns[layer.rotary])
-            attended = self._attend(index, query, key, value, batch, pool, plan)
-            update = self._after_attention(layer, stream, attended)
+        stream, update, turns = self._begin(batch.tokens, batch.positions)
+        plan = self._kernels.plan(batch.spans)
+        for index in range(len(self._layers) - 1):
+            update = self._layer(index, stream, update, turns, batch, pool, plan)
         return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary])
+
+    def forward_padded(self, batch: PaddedBatch, pool: KvPool) -> Tensor:
+        """As :meth:`forward`, in a way that depends on the shapes of ``batch`` alone and asks nothing on the host.
+
+        So what it launches can be recorded, and does the same for another step in the same memory. All
+        rows go through the last layer, for which are read is not known then.
+
+        Returns:
+            ``[T, d]`` float32: hidden states of ``batch.read_rows``.
+        """
+        stream, update, turns = self._begin(batch.tokens, batch.positions)
+        for index in range(len(self._layers)):
+            update = self._layer(index, stream, update, turns, batch, pool, batch.plan)
+        read = batch.read_rows
+        return self._kernels.rms_norm(stream[read] + update[read], self._final_norm, self._config.rms_norm_eps)
+
+    def _begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, dict[Rotary, _Turn]]:
+        """The residual stream, to which layers add; the first update of it; the turns of all rows."""
+        update = self._embed(tokens)
+        turns = {rotary: (cos[positions], sin[positions]) for rotary, (cos, sin) in self._tables.items()}
+        return torch.zeros(update.shape, device=self.device), update, turns
+
+    def _layer(
+        self,
+        index: int,
+        stream: Tensor,
+        update: Tensor,
+        turns: dict[Rotary, _Turn],
+        batch: ExtendBatch | PaddedBatch,
+        pool: KvPool,
+        plan: AttentionPlan,
+    ) -> Tensor:
+        """The update of a layer that all rows go through."""
+        layer = self._layers[index]
+        query, key, value = self._place_all(layer, layer.qkv(stream, update), turns[layer.rotary])
+        attended = self._attend(index, query, key, value, batch, pool, plan)
+        return self._after_attention(layer, stream, attended)
 
     def _last_layer(self, stream: Tensor, update: Tensor, batch: ExtendBatch, pool: KvPool, turn: _Turn) -> Tensor:
         kernels, config, layer, index = self._kernels, self._config, self._layers[-1], len(self._layers) - 1
@@ -180,7 +212,7 @@ class Decoder:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        batch: ExtendBatch,
+        batch: ExtendBatch | PaddedBatch,
         pool: KvPool,
         plan: AttentionPlan,
     ) -> Tensor:

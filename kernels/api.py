@@ -10,9 +10,9 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -309,5 +309,55 @@ class KernelSet(Protocol):
 
         Returns:
             ``[R, V]`` float32.
+        """
+        ...
+
+
+class ReplayLayout(Protocol):
+    """Where in a stretch of device memory attention finds what it reads of a step, for all steps of one size."""
+
+    @property
+    def num_ints(self) -> int:
+        """Length of the stretch in int32s."""
+        ...
+
+    def plan(self, memory: Tensor) -> AttentionPlan:
+        """A plan that attends to whatever step ``memory`` [num_ints] int32 describes when it is run."""
+        ...
+
+    def write(self, table: SpanTable, into: IntArray) -> int | None:
+        """Describe a step in ``into`` [num_ints], to be copied to the memory of a plan.
+
+        Args:
+            table: Has as many query rows as the layout.
+
+        Returns:
+            How many ints of ``into``, from the first, the plan reads; None where the step does not fit.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplayableKernels(KernelSet, Protocol):
+    """A kernel set whose launches can be recorded once and replayed for other steps of the same size.
+
+    With a plan of a :class:`ReplayLayout`, no operation of a step asks for anything on the host, and
+    what is launched, with what constants, depends on shapes alone.
+    """
+
+    def replay_layout(
+        self,
+        shapes: Collection[AttentionShape],
+        dtype: torch.dtype,
+        *,
+        quantised: bool,
+        num_queries: int,
+        block_size: int,
+        num_slots: int,
+    ) -> ReplayLayout:
+        """The layout for steps of ``num_queries`` rows on a model with layers of ``shapes``.
+
+        Args:
+            dtype: Of the query; ``quantised``: the pool, of ``num_slots`` slots, holds codes.
         """
         ...

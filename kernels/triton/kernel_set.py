@@ -8,7 +8,7 @@ the bit patterns of bfloat16, triton-lang/triton#11584, so it is refused there).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 import triton
@@ -32,6 +32,7 @@ from kernels.triton.merge_partials import merge_partials
 from kernels.triton.metadata import TritonPlan
 from kernels.triton.plan import Geometry
 from kernels.triton.quantise_kv import store_quantised
+from kernels.triton.replay import ReplayPlan, TritonReplayLayout
 from kernels.triton.rms_norm import rms_norm
 from kernels.triton.rotary import rotate
 from kernels.triton.store_kv import store_kv, store_kv_kernel
@@ -164,7 +165,7 @@ class TritonKernels(ComposedLayers):
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
-        plan = checks.own_plan(plan, TritonPlan)
+        plan = _own_plan(plan)
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
@@ -181,15 +182,41 @@ class TritonKernels(ComposedLayers):
                 quantised=isinstance(key_pool, QuantisedPool),
             )
         )
-        step = plan.cut(
-            Geometry(
-                tile_tokens=launch.tile_rows * shape.num_kv_heads // shape.num_heads,
-                tile_keys=launch.tile_keys,
-                window=shape.window,
-                target_units=-(-self._split_below // shape.num_kv_heads),
-            )
-        )
+        step = plan.cut(self._geometry(shape, launch))
         return tree_attention(query, key, value, key_pool, value_pool, step, shape, launch)
+
+    def replay_layout(
+        self,
+        shapes: Collection[AttentionShape],
+        dtype: torch.dtype,
+        *,
+        quantised: bool,
+        num_queries: int,
+        block_size: int,
+        num_slots: int,
+    ) -> TritonReplayLayout:
+        """See :meth:`kernels.api.ReplayableKernels.replay_layout`; the launch is that of steps with long spans."""
+        launches = {
+            shape: self._choose(
+                self._launch_key(shape, dtype, queries=num_queries, longest_span=num_slots, quantised=quantised)
+            )
+            for shape in shapes
+        }
+        return TritonReplayLayout(
+            [self._geometry(shape, launch) for shape, launch in launches.items()],
+            num_queries=num_queries,
+            longest_span=num_slots,
+            block_size=block_size,
+            num_slots=num_slots,
+        )
+
+    def _geometry(self, shape: AttentionShape, launch: Launch) -> Geometry:
+        return Geometry(
+            tile_tokens=launch.tile_rows * shape.num_kv_heads // shape.num_heads,
+            tile_keys=launch.tile_keys,
+            window=shape.window,
+            target_units=-(-self._split_below // shape.num_kv_heads),
+        )
 
     def _launch_key(
         self, shape: AttentionShape, dtype: torch.dtype, *, queries: int, longest_span: int, quantised: bool
@@ -236,6 +263,10 @@ class TritonKernels(ComposedLayers):
             if tensor.dtype not in known:
                 raise KernelInputError(f"{name}: one of {sorted(map(str, known))} wanted, got {tensor.dtype}")
             _check_dense(name, tensor)
+
+
+def _own_plan(plan: AttentionPlan) -> TritonPlan | ReplayPlan:
+    return plan if isinstance(plan, ReplayPlan) else checks.own_plan(plan, TritonPlan)
 
 
 def _check_dense(name: str, tensor: Tensor) -> None:
