@@ -327,7 +327,7 @@ class EngineInfo:
     step_tokens: int
     max_queued_tokens: int
     warm_up_s: float  # time to compile kernels at start; 0 where none are
-    replayed_tokens: tuple[int, ...] = ()  # sizes of steps that are replayed from a recording
+    replayed_tokens: tuple[int, ...]  # sizes of steps that are replayed from a recording, ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

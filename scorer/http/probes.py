@@ -98,6 +98,9 @@ class Info(Struct, frozen=True, kw_only=True):
     kv_dtype: str
     device: str
     kernels: str
+    cuda_graphs: Annotated[
+        list[int], Meta(description="Tokens of the steps that are replayed as a CUDA graph; none where none are.")
+    ]
     default_template: str
     templates: list[str]
     calibration: Annotated[str | None, Meta(description="`name@version` of the calibration, if one is loaded.")]
@@ -182,6 +185,7 @@ def _info(model: LoadedModel, settings: Settings) -> Info:
         kv_dtype=engine.kv_dtype,
         device=engine.device,
         kernels=engine.kernels,
+        cuda_graphs=list(engine.replayed_tokens),
         default_template=model.prompts.default.template.id,
         templates=model.prompts.names,
         calibration=model.calibration.id if model.calibration else None,

@@ -66,6 +66,7 @@ class FakeEngine:
             max_row_tokens=max_row_tokens,
             step_tokens=64,
             max_queued_tokens=10_000,
+            replayed_tokens=(16, 32),
         )
         self._lock = threading.Lock()
         self._pending: dict[Future[Any], ScoreTask | GenerateTask] = {}
