@@ -8,6 +8,7 @@ with steps that are launched as usual. Steps that do not fit are launched as usu
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from engine.batch import PaddedBatch, StepLayout, on_device
-from engine.kv_pool import KvPool
+from engine.kv_pool import KvPool, free_memory
 from engine.model import Decoder
 from engine.padding import padded
 from engine.sample_steps import sample_step
@@ -143,6 +144,7 @@ def record_steps(
     Args:
         step_tokens: Most tokens of a step.
     """
+    began, free_before = time.perf_counter(), free_memory(decoder.device)
     spare_slot = pool.num_slots - 1
     recordings: dict[int, _Recording] = {}
     size = 0
@@ -168,6 +170,11 @@ def record_steps(
     except Exception as error:  # noqa: BLE001  whatever it is, steps can be launched without
         _LOG.warning("steps are launched kernel by kernel, for the recording of %d tokens failed: %s", size, error)
         return None
+    _LOG.info(
+        "steps of %s tokens are replayed; recorded in %.1f s, with %d MiB of memory",
+        ", ".join(map(str, replays.sizes)), time.perf_counter() - began,
+        max(0, free_before - free_memory(decoder.device)) >> 20,
+    )  # fmt: skip
     return replays
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
@@ -11,8 +12,6 @@ from torch import Tensor
 import engine.device
 import engine.replay
 import engine.runner
-from engine.config import EngineConfig
-from engine.cuda_graphs import find_recorder
 from engine.kv_pool import KvPool
 from engine.model import Decoder
 from engine.records import LabelOutcome
@@ -112,13 +111,17 @@ def record(kernels: LateKernels, recorder: Recorder, **changes: int) -> tuple[St
     return record_steps(decoder, pool, kernels, recorder, block_size=BLOCK_SIZE, **limits), decoder, pool
 
 
-def test_every_size_that_a_step_can_have_is_recorded_and_tried_the_largest_first() -> None:
+def test_every_size_that_a_step_can_have_is_recorded_and_tried_the_largest_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     kernels, recorder = LateKernels(), Again()
-    replays, _, _ = record(kernels, recorder, step_tokens=100)
+    with caplog.at_level(logging.INFO):
+        replays, _, _ = record(kernels, recorder, step_tokens=100)
 
     assert replays is not None
     assert replays.sizes == (16, 32, 64)
     assert [layout.num_queries for layout in kernels.layouts] == [64, 32, 16]
+    assert "steps of 16, 32, 64 tokens are replayed; recorded in" in caplog.text
     assert set(recorder.replayed) == {16, 32, 64}
 
 
@@ -252,26 +255,3 @@ def test_room_for_recordings_is_left_beside_the_pool(monkeypatch: pytest.MonkeyP
         pass
 
     assert asked == [RESERVED_BYTES + 2**20, 2**20]
-
-
-def test_only_a_gpu_records_and_only_where_it_may() -> None:
-    assert find_recorder(EngineConfig(), CPU) is None
-    assert find_recorder(EngineConfig(device="cuda", cuda_graphs="off"), torch.device("cuda")) is None
-
-
-class TestSampleSteps:
-    @pytest.mark.parametrize("tokens", [1, 2, 17])
-    @pytest.mark.parametrize("cached", [0, 1, 10])
-    def test_are_sound(self, tokens: int, cached: int) -> None:
-        step = sample_step(tokens, cached=cached, block_size=BLOCK_SIZE)
-        check_span_table(step.spans, num_fresh=tokens, num_slots=-(-cached // BLOCK_SIZE) * BLOCK_SIZE)
-
-        assert len(step.tokens) == len(step.read_rows) == tokens
-        assert step.spans.positions.min() == cached
-        assert len(step.keep_rows) == 0
-
-    def test_can_fill_the_slots_that_others_read(self) -> None:
-        step = sample_step(9, cached=0, block_size=BLOCK_SIZE, kept=9)
-
-        assert step.keep_slots.tolist() == step.keep_rows.tolist() == list(range(9))
-        assert step.spans.positions.tolist() == list(range(9))
