@@ -1,4 +1,4 @@
-"""The recorder against a stand-in for the graphs of ``torch.cuda``; tests/kernels/triton/test_on_device.py has real ones."""
+"""The recorder against a stand-in for the graphs of ``torch.cuda``; test_on_device.py has real ones."""
 
 from __future__ import annotations
 
