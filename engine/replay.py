@@ -147,10 +147,11 @@ def record_steps(
     began, free_before = time.perf_counter(), free_memory(decoder.device)
     spare_slot = pool.num_slots - 1
     recordings: dict[int, _Recording] = {}
+    sizes = [size for size in SIZES if size <= min(step_tokens, decoder.max_positions)]
     size = 0
     try:
         # the largest first: the others then find room in its memory
-        for size in sorted((size for size in SIZES if size <= min(step_tokens, decoder.max_positions)), reverse=True):
+        for size in sorted(sizes, reverse=True):
             layout = kernels.replay_layout(
                 decoder.shapes,
                 decoder.dtype,
@@ -160,7 +161,8 @@ def record_steps(
                 num_slots=pool.num_slots,
             )
             memory = _StepMemory(size, layout, decoder.device)
-            memory.write(sample_step(size, cached=0, block_size=block_size), spare_slot=spare_slot)
+            if not memory.write(sample_step(size, cached=0, block_size=block_size), spare_slot=spare_slot):
+                raise ReplayFailed(f"a step of {size} tokens has no room")
             recordings[size] = _Recording(
                 memory=memory, replay=recorder.record(partial(decoder.forward_padded, memory.batch, pool))
             )

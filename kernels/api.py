@@ -239,7 +239,7 @@ class KernelSet(Protocol):
         Args:
             key, value: ``[T, H_kv, D]``.
             key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only; both of one kind.
-            rows, slots: ``[K]`` int64; slots are distinct.
+            rows, slots: ``[K]`` int64; slots are distinct, but for rows that are named again with their slot.
         """
         ...
 

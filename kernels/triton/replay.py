@@ -67,7 +67,7 @@ class _Room:
 
     @property
     def num_partials(self) -> int:
-        return 2 * self.merges + self.geometry.target_units if self.merges else 0
+        return self.merges + self.geometry.target_units if self.merges else 0
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -80,9 +80,9 @@ class _Room:
         return list(accumulate((_whole_sections(rows * width) for rows, width in self.shapes), initial=self.start))
 
     def holds(self, work: WorkList) -> bool:
-        lists = work.units, work.items, work.merges
-        rooms = self.units, self.units * _ITEMS_PER_UNIT, self.merges
-        return all(len(found) <= room for found, room in zip(lists, rooms, strict=True))
+        needed = len(work.units), len(work.items), len(work.merges), work.num_partials
+        rooms = self.units, self.units * _ITEMS_PER_UNIT, self.merges, self.num_partials
+        return all(count <= room for count, room in zip(needed, rooms, strict=True))
 
     def write(self, work: WorkList, into: IntArray) -> None:
         units, items, rows, merges = (
