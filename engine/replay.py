@@ -152,20 +152,7 @@ def record_steps(
     try:
         # the largest first: the others then find room in its memory
         for size in sorted(sizes, reverse=True):
-            layout = kernels.replay_layout(
-                decoder.shapes,
-                decoder.dtype,
-                quantised=pool.scales is not None,
-                num_queries=size,
-                block_size=block_size,
-                num_slots=pool.num_slots,
-            )
-            memory = _StepMemory(size, layout, decoder.device)
-            if not memory.write(sample_step(size, cached=0, block_size=block_size), spare_slot=spare_slot):
-                raise ReplayFailed(f"a step of {size} tokens has no room")
-            recordings[size] = _Recording(
-                memory=memory, replay=recorder.record(partial(decoder.forward_padded, memory.batch, pool))
-            )
+            recordings[size] = _record(size, decoder, pool, kernels, recorder, block_size=block_size)
         replays = StepReplays(recordings, spare_slot=spare_slot)
         for size in replays.sizes:
             _try_out(replays, size, decoder, pool, block_size)
@@ -178,6 +165,28 @@ def record_steps(
         max(0, free_before - free_memory(decoder.device)) >> 20,
     )  # fmt: skip
     return replays
+
+
+def _record(
+    size: int, decoder: Decoder, pool: KvPool, kernels: ReplayableKernels, recorder: Recorder, *, block_size: int
+) -> _Recording:
+    """Record what a step of ``size`` tokens launches.
+
+    Raises:
+        ReplayFailed: there is no room for a plain step.
+    """
+    layout = kernels.replay_layout(
+        decoder.shapes,
+        decoder.dtype,
+        quantised=pool.scales is not None,
+        num_queries=size,
+        block_size=block_size,
+        num_slots=pool.num_slots,
+    )
+    memory = _StepMemory(size, layout, decoder.device)
+    if not memory.write(sample_step(size, cached=0, block_size=block_size), spare_slot=pool.num_slots - 1):
+        raise ReplayFailed("a step without cached keys has no room")
+    return _Recording(memory=memory, replay=recorder.record(partial(decoder.forward_padded, memory.batch, pool)))
 
 
 def _try_out(replays: StepReplays, num_tokens: int, decoder: Decoder, pool: KvPool, block_size: int) -> None:
