@@ -16,6 +16,7 @@ from engine.rotary import Rotary
 from engine.weights import LayerWeights, ModelWeights
 from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SublayerOp
 from kernels.composed import feed_forward, normed_linear
+from kernels.weights import Weight, dense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,12 @@ class Decoder:
             feed_forward_out_norm=layer.feed_forward_out_norm,
         )
 
-    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        return self._kernels.pack_linear_int8(weight, bias) if self._int8 else self._kernels.pack_linear(weight, bias)
+    def _pack(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
+        if self._int8:
+            return self._kernels.pack_linear_int8(dense(weight), bias)
+        return self._kernels.pack_linear(weight, bias)
 
-    def _normed(self, layer: LayerWeights, weight: Tensor, bias: Tensor | None) -> SublayerOp:
+    def _normed(self, layer: LayerWeights, weight: Weight, bias: Tensor | None) -> SublayerOp:
         """A linear layer of the normed input of ``layer``."""
         norm, eps = layer.input_norm, self._config.rms_norm_eps
         if self._int8:

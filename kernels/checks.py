@@ -27,6 +27,7 @@ from kernels.api import (
     SpanTable,
 )
 from kernels.spans import previous_spans
+from kernels.weights import CODED_INPUTS, CodedWeight, Weight
 
 Dim = int | str
 """A wanted extent: a number, or a letter that stands for any number."""
@@ -91,10 +92,12 @@ def check_gate_up(gate_up: Tensor) -> None:
         raise KernelInputError(f"gate_up: an even width wanted, got {gate_up.shape[1]}")
 
 
-def check_linear(weight: Tensor, bias: Tensor | None) -> None:
+def check_linear(weight: Weight, bias: Tensor | None) -> None:
     """Accept ``weight`` [out, in] with ``bias`` [out] or none."""
     _check_shape("weight", weight, ["out", "in"])
     _check_float("weight", weight)
+    if isinstance(weight, CodedWeight):
+        _check_coded_weight(weight)
     if bias is not None:
         _check_shape("bias", bias, [weight.shape[0]])
         _check_device([("weight", weight), ("bias", bias)])
@@ -108,14 +111,14 @@ def check_linear_input(x: Tensor, inputs: int, dtype: torch.dtype) -> None:
         raise KernelInputError(f"x: dense rows wanted, got strides {list(x.stride())}")
 
 
-def check_normed_linear(norm: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def check_normed_linear(norm: Tensor, weight: Weight, bias: Tensor | None) -> None:
     """Accept what :func:`check_linear` does, with ``norm`` [in]."""
     check_linear(weight, bias)
     _check_shape("norm", norm, [weight.shape[1]])
     _check_device([("norm", norm), ("weight", weight)])
 
 
-def check_feed_forward(norm: Tensor, gate_up: Tensor, down: Tensor) -> None:
+def check_feed_forward(norm: Tensor, gate_up: Weight, down: Weight) -> None:
     """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]."""
     check_linear(gate_up, None)
     _check_shape("gate_up", gate_up, [2 * down.shape[1], len(down)])
@@ -304,7 +307,20 @@ def _check_codes(name: str, half: QuantisedPool) -> None:
     _check_device([(name, half.codes), (f"{name}.scales", half.scales)])
 
 
-def _check_shape(name: str, tensor: Tensor, wanted: Sequence[Dim]) -> None:
+def _check_coded_weight(weight: CodedWeight) -> None:
+    if weight.bits not in (4, 8):
+        raise KernelInputError(f"weight: codes in 4 or 8 bits wanted, got {weight.bits}")
+    rows, inputs = weight.shape
+    if inputs % CODED_INPUTS:
+        raise KernelInputError(f"weight: codes of a multiple of {CODED_INPUTS} inputs wanted, got {inputs}")
+    _check_dtype("weight.codes", weight.codes, torch.int8)
+    for name, numbers in (("weight.scales", weight.scales), ("weight.offsets", weight.offsets)):
+        _check_shape(name, numbers, [rows, inputs // CODED_INPUTS])
+        _check_dtype(name, numbers, torch.float32)
+        _check_device([("weight.codes", weight.codes), (name, numbers)])
+
+
+def _check_shape(name: str, tensor: Weight, wanted: Sequence[Dim]) -> None:
     # a plain loop: this runs for every tensor of every launch, and a generator costs three times as much
     got = tensor.shape
     fits = len(got) == len(wanted)
@@ -321,12 +337,12 @@ def _check_dtype(name: str, tensor: Tensor, wanted: torch.dtype) -> None:
         raise KernelInputError(f"{name}: {wanted} wanted, got {tensor.dtype}")
 
 
-def _check_float(name: str, tensor: Tensor) -> None:
+def _check_float(name: str, tensor: Weight) -> None:
     if not tensor.dtype.is_floating_point:
         raise KernelInputError(f"{name}: a float dtype wanted, got {tensor.dtype}")
 
 
-def _check_device(named: Sequence[tuple[str, Tensor]]) -> None:
+def _check_device(named: Sequence[tuple[str, Weight]]) -> None:
     for (first_name, first), (name, tensor) in pairwise(named):
         if tensor.device != first.device:
             raise KernelInputError(f"{name}: the device of {first_name}, {first.device}, wanted, got {tensor.device}")
