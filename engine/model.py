@@ -156,7 +156,7 @@ class Decoder:
         return kernels.rms_norm(read_stream + update, self._final_norm, config.rms_norm_eps)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        rows = self._embedding[tokens]
+        rows = self._embedding.index_select(0, tokens)
         return rows if self._config.embedding_scale == 1 else rows * self._embedding_scale
 
     def _place(self, heads: Tensor, norm: Tensor | None, turn: _Turn) -> Tensor:
@@ -188,8 +188,9 @@ class Decoder:
         plan: AttentionPlan,
     ) -> Tensor:
         key_pool, value_pool = pool.layer(index)
-        self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
-        if not len(query):
+        if batch.keep_rows.shape[0]:
+            self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
+        if not query.shape[0]:
             return query.flatten(1)
         return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._layers[index].shape).flatten(1)
 

@@ -26,7 +26,7 @@ from kernels.composed import capped, feed_forward, normed_linear, vocabulary_log
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
-from kernels.native import AttentionWork, NativeLinear, NativeOps, cut
+from kernels.native import AttentionWork, NativeAttention, NativeLinear, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
 from kernels.weights import Weight, dense
 
@@ -39,6 +39,7 @@ class CpuPlan:
     def __init__(self, table: SpanTable) -> None:
         self.reach = checks.check_spans(table)
         self.num_queries = table.num_queries
+        self.ways: dict[object, NativeAttention | None] = {}  # by what tensors look like that were checked
         self._table = table
         self._work: dict[tuple[int, int], AttentionWork] = {}
 
@@ -187,18 +188,33 @@ class CpuKernels:
         shape: AttentionShape,
     ) -> Tensor:
         plan = checks.own_plan(plan, CpuPlan)
+        if isinstance(key_pool, Tensor) and isinstance(value_pool, Tensor):
+            # layers of a step differ in nothing that is checked, and checks take a good part of a small step
+            tensors = (query, key, value, key_pool, value_pool)
+            look = (shape, *[(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors])
+            if look not in plan.ways:
+                self._check_attend(query, key, value, key_pool, value_pool, plan, shape)
+                native = None if self._native is None else self._native.attention
+                plan.ways[look] = native if native is not None and native.takes(*tensors) else None
+            if (way := plan.ways[look]) is not None:
+                return way(query, key, value, key_pool, value_pool, plan.work(shape), shape)
+        else:
+            self._check_attend(query, key, value, key_pool, value_pool, plan, shape)
+        return attend(query, key, value, key_pool, value_pool, plan.segments, shape, self._native)
+
+    @staticmethod
+    def _check_attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
+        plan: CpuPlan,
+        shape: AttentionShape,
+    ) -> None:
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
-        native = None if self._native is None else self._native.attention
-        if (
-            native is not None
-            and isinstance(key_pool, Tensor)
-            and isinstance(value_pool, Tensor)
-            and native.takes(query, key, value, key_pool, value_pool)
-        ):
-            return native(query, key, value, key_pool, value_pool, plan.work(shape), shape)
-        return attend(query, key, value, key_pool, value_pool, plan.segments, shape, self._native)
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids, soft_cap)

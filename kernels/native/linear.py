@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +63,7 @@ class _Question(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Parts:
     """What a layer keeps. Weights are packed; of a feed-forward part ``first`` is gate and up, ``inner`` wide each."""
 
@@ -75,6 +76,20 @@ class _Parts:
     second: _Packed | None = None
     inner: int = 0
     gate: int = 0
+
+    @cached_property
+    def prepared(self) -> bytes:
+        """What the C code is told of the layer, all but the rows that come and go."""
+        first, second = self.first, self.second
+        tensors = self.norm, first.memory, None if second is None else second.memory, self.bias
+        norm, first_at, second_at, bias = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        layer = _Layer(
+            norm=norm, first=first_at, second=second_at, bias=bias, inner=self.inner, out_width=self.width,
+            gate=self.gate, eps=self.eps,
+            first_coding=first.coding, second_coding=0 if second is None else second.coding,
+        )  # fmt: skip
+        setattr(layer, "in", self.inputs)
+        return bytes(layer)
 
 
 class NativeLinear:
@@ -150,15 +165,12 @@ class NativeLinear:
 
     def _do(self, x: Tensor, parts: _Parts, stream: Tensor | None = None) -> Tensor:
         checks.check_linear_input(x, parts.inputs, torch.bfloat16)
-        rows = len(x)
-        out = torch.empty(rows, parts.width, dtype=x.dtype)
-        first, second = parts.first, parts.second
-        tensors = stream, x, parts.norm, first.memory, None if second is None else second.memory, parts.bias, out
-        layer = _Layer(
-            *[None if tensor is None else tensor.data_ptr() for tensor in tensors],
-            rows, parts.inputs, parts.inner, parts.width, x.stride(0), parts.gate,
-            first.coding, 0 if second is None else second.coding, parts.eps,
-        )  # fmt: skip
+        rows = x.shape[0]
+        out = torch.empty(rows, parts.width, dtype=torch.bfloat16)
+        layer = _Layer.from_buffer_copy(parts.prepared)
+        layer.x, layer.out, layer.rows, layer.x_stride = x.data_ptr(), out.data_ptr(), rows, x.stride(0)
+        if stream is not None:
+            layer.stream = stream.data_ptr()
         if self._run(ctypes.byref(layer)):
             raise MemoryError("a thread found no memory for the workspace of a linear layer")
         return out
