@@ -16,6 +16,7 @@ from engine.rotary import Rotary
 from engine.weights import LayerWeights, ModelWeights
 from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SublayerOp
 from kernels.composed import feed_forward, normed_linear
+from kernels.weights import Weight, dense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,12 @@ class Decoder:
             feed_forward_out_norm=layer.feed_forward_out_norm,
         )
 
-    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        return self._kernels.pack_linear_int8(weight, bias) if self._int8 else self._kernels.pack_linear(weight, bias)
+    def _pack(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
+        if self._int8:
+            return self._kernels.pack_linear_int8(dense(weight), bias)
+        return self._kernels.pack_linear(weight, bias)
 
-    def _normed(self, layer: LayerWeights, weight: Tensor, bias: Tensor | None) -> SublayerOp:
+    def _normed(self, layer: LayerWeights, weight: Weight, bias: Tensor | None) -> SublayerOp:
         """A linear layer of the normed input of ``layer``."""
         norm, eps = layer.input_norm, self._config.rms_norm_eps
         if self._int8:
@@ -185,7 +188,7 @@ class Decoder:
         return kernels.rms_norm(read_stream + update, self._final_norm, config.rms_norm_eps)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        rows = self._embedding[tokens]
+        rows = self._embedding.index_select(0, tokens)
         return rows if self._config.embedding_scale == 1 else rows * self._embedding_scale
 
     def _place(self, heads: Tensor, norm: Tensor | None, turn: _Turn) -> Tensor:
@@ -217,8 +220,9 @@ class Decoder:
         plan: AttentionPlan,
     ) -> Tensor:
         key_pool, value_pool = pool.layer(index)
-        self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
-        if not len(query):
+        if batch.keep_rows.shape[0]:
+            self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
+        if not query.shape[0]:
             return query.flatten(1)
         return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._layers[index].shape).flatten(1)
 

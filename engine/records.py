@@ -320,6 +320,7 @@ class EngineInfo:
     kernels: str
     vocab_size: int  # width of the logits
     num_layers: int
+    weight_bytes: int  # of the weights as they are held
     kv_bytes_per_token: int
     block_size: int
     num_blocks: int

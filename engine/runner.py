@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -304,8 +304,14 @@ def start_engine(
     """
     torch.set_num_threads(config.num_threads or available_processors())
     find_device(config)
-    loaded = load_checkpoint(checkpoint, model_dtype(config), adapter=adapter)
-    engine = build_engine(loaded, config, observer)
+
+    def build() -> EngineThread:
+        return build_engine(load_checkpoint(checkpoint, model_dtype(config), adapter=adapter), config, observer)
+
+    # On a thread that ends, and with it those of OpenMP that wait for it: while there are more than processors, OpenMP
+    # lets the engine's own sleep after every operation, and to wake one takes longer than a small operation does.
+    with ThreadPoolExecutor(1, "build-engine") as builder:
+        engine = builder.submit(build).result()
     # what was built so far lives as long as the process: keep it out of every later collection
     gc.collect()
     gc.freeze()
@@ -347,6 +353,7 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         kernels=kernels.name,
         vocab_size=len(checkpoint.weights.head),
         num_layers=model.num_layers,
+        weight_bytes=checkpoint.weights.num_bytes(as_codes=kernels.keeps_codes and config.linear_dtype == "auto"),
         kv_bytes_per_token=model.kv_bytes_per_token(*config.kv_widths),
         block_size=config.block_size,
         num_blocks=cache.num_blocks,

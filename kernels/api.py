@@ -19,6 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.weights import Weight
+
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -155,7 +157,12 @@ class KernelSet(Protocol):
         """
         ...
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    @property
+    def keeps_codes(self) -> bool:
+        """Whether what it packs of a :class:`kernels.weights.CodedWeight` in bfloat16 is the codes, not the numbers."""
+        ...
+
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
         ...
 
@@ -170,12 +177,12 @@ class KernelSet(Protocol):
         """
         ...
 
-    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         """:meth:`add_rms_norm` with ``norm`` [in], then the linear layer of ``weight`` [out, in] and ``bias`` [out]."""
         ...
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         """:meth:`add_rms_norm`, then a gated feed-forward part.
 

@@ -38,6 +38,7 @@ from kernels.triton.rotary import rotate
 from kernels.triton.store_kv import store_kv, store_kv_kernel
 from kernels.triton.tree_attention import tree_attention
 from kernels.triton.tuning import FLOAT8_ARCH, INTERPRETED, Launch, LaunchKey, choose_launch, reachable
+from kernels.weights import Weight, dense
 
 # a multiprocessor holds about two programs, so fewer programs than this leave some idle
 _PROGRAMS_PER_MULTIPROCESSOR = 2
@@ -63,6 +64,7 @@ class TritonKernels(ComposedLayers):
 
     name = "triton"
     has_int8_linear = False
+    keeps_codes = False
 
     def __init__(
         self,
@@ -101,10 +103,10 @@ class TritonKernels(ComposedLayers):
         no_tokens = torch.zeros(1, 4, dtype=torch.int32, device=self._device)
         merge_partials(out, partial, sums, sums, no_tokens, group=shape.num_heads // shape.num_kv_heads)
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
-        dense = weight.contiguous()
-        return lambda x: torch.nn.functional.linear(x, dense, bias)
+        numbers = dense(weight).contiguous()
+        return lambda x: torch.nn.functional.linear(x, numbers, bias)
 
     def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         del weight, bias

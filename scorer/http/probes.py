@@ -106,6 +106,7 @@ class Info(Struct, frozen=True, kw_only=True):
     calibration: Annotated[str | None, Meta(description="`name@version` of the calibration, if one is loaded.")]
     block_size: int
     num_blocks: int
+    weight_bytes: Annotated[int, Meta(description="Memory that the weights take.")]
     kv_bytes_per_token: int
     limits: Limits
 
@@ -191,6 +192,7 @@ def _info(model: LoadedModel, settings: Settings) -> Info:
         calibration=model.calibration.id if model.calibration else None,
         block_size=engine.block_size,
         num_blocks=engine.num_blocks,
+        weight_bytes=engine.weight_bytes,
         kv_bytes_per_token=engine.kv_bytes_per_token,
         limits=Limits(
             max_body_bytes=settings.max_body_bytes,

@@ -60,6 +60,7 @@ class FakeEngine:
             kernels="none",
             vocab_size=vocab_size,
             num_layers=1,
+            weight_bytes=1000,
             kv_bytes_per_token=1,
             block_size=16,
             num_blocks=100,
