@@ -132,6 +132,47 @@ class AttentionPlan(Protocol):
     def num_queries(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerOps:
+    """What a layer does, of a model without norms between the parts.
+
+    Args:
+        turn: Which of the tables of angles query and key are turned by.
+    """
+
+    qkv: SublayerOp
+    attention_out: LinearOp
+    feed_forward: SublayerOp
+    shape: AttentionShape
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayersInput:
+    """A step before the first of some layers.
+
+    Args:
+        stream: ``[T, d]`` float32; layers add to it.
+        update: ``[T, d]``; written over.
+        turns: Cosines and sines ``[T, D/2]`` float32, for each kind of angles.
+        key_pools, value_pools: ``[L, H_kv, S, D]``, from the first of the layers on.
+        keep_rows, keep_slots: ``[K]`` int64, as of :meth:`KernelSet.store_kv`.
+    """
+
+    stream: Tensor
+    update: Tensor
+    turns: Sequence[tuple[Tensor, Tensor]]
+    key_pools: Tensor
+    value_pools: Tensor
+    keep_rows: Tensor
+    keep_slots: Tensor
+    plan: AttentionPlan
+
+
+LayersOp = Callable[[LayersInput], Tensor]
+"""Runs layers one after the other, all their operations included; gives the update of the last, ``[T, d]``."""
+
+
 class KernelSet(Protocol):
     """One implementation of every operation. Chosen once, when the engine is built."""
 
@@ -191,6 +232,10 @@ class KernelSet(Protocol):
             gate_up: ``[2F, d]``, gate first.
             down: ``[d, F]``.
         """
+        ...
+
+    def join_layers(self, layers: Sequence[LayerOps]) -> LayersOp | None:
+        """Layers that this set packed as one operation, with the bits that their own give; None: it has none such."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

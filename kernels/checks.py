@@ -22,6 +22,7 @@ from kernels.api import (
     BoolArray,
     IntArray,
     KernelInputError,
+    LayersInput,
     PoolHalf,
     QuantisedPool,
     SpanTable,
@@ -170,6 +171,38 @@ def check_attend(
         raise KernelInputError(f"shape.window: at least 1 wanted, got {shape.window}")
     if shape.soft_cap is not None and not shape.soft_cap > 0:
         raise KernelInputError(f"shape.soft_cap: a positive number wanted, got {shape.soft_cap}")
+
+
+def check_layers(step: LayersInput, hidden: int, shape: AttentionShape, *, num_queries: int, reach: SpanReach) -> None:
+    """Accept a step for layers of a model so wide whose keys the plan names."""
+    rows, half = num_queries, shape.head_dim // 2
+    dtype = step.update.dtype
+    _check_shape("stream", step.stream, (rows, hidden))
+    _check_shape("update", step.update, (rows, hidden))
+    _check_dtype("stream", step.stream, torch.float32)
+    dense = [("stream", step.stream), ("update", step.update)]
+    for name, pools in (("key_pools", step.key_pools), ("value_pools", step.value_pools)):
+        _check_shape(name, pools, ["L", shape.num_kv_heads, step.key_pools.shape[2], shape.head_dim])
+        _check_dtype(name, pools, dtype)
+        dense.append((name, pools))
+    for name, table in (("turns", table) for turn in step.turns for table in turn):
+        _check_shape(name, table, (rows, half))
+        _check_dtype(name, table, torch.float32)
+        dense.append((name, table))
+    for name, index in (("keep_rows", step.keep_rows), ("keep_slots", step.keep_slots)):
+        _check_shape(name, index, (step.keep_rows.shape[0],))
+        _check_dtype(name, index, torch.int64)
+        dense.append((name, index))
+    for name, tensor in dense:
+        if not tensor.is_contiguous():
+            raise KernelInputError(f"{name}: a dense tensor wanted, got strides {list(tensor.stride())}")
+    _check_device(dense)
+    if rows < reach.fresh_rows:
+        raise KernelInputError(f"update: {reach.fresh_rows} rows or more wanted by the plan, got {rows}")
+    if step.key_pools.shape[2] < reach.slots:
+        raise KernelInputError(
+            f"key_pools: {reach.slots} slots or more wanted by the plan, got {step.key_pools.shape[2]}"
+        )
 
 
 def own_plan(plan: object, kind: type[_Plan]) -> _Plan:

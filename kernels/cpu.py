@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -15,6 +16,9 @@ from kernels.api import (
     AttentionPlan,
     AttentionShape,
     KernelInputError,
+    LayerOps,
+    LayersInput,
+    LayersOp,
     LinearOp,
     PoolHalf,
     QuantisedPool,
@@ -114,6 +118,19 @@ class CpuKernels:
 
     def _native_linear(self, weight: Weight) -> NativeLinear | None:
         return None if self._native is None or weight.dtype != torch.bfloat16 else self._native.linear
+
+    def join_layers(self, layers: Sequence[LayerOps]) -> LayersOp | None:
+        joined = None if self._native is None else self._native.join(layers)
+        if joined is None:
+            return None
+        shape = layers[0].shape
+
+        def run(step: LayersInput) -> Tensor:
+            plan = checks.own_plan(step.plan, CpuPlan)
+            checks.check_layers(step, joined.hidden_size, shape, num_queries=plan.num_queries, reach=plan.reach)
+            return joined(step, plan.work(shape))
+
+        return run
 
     def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)

@@ -21,22 +21,12 @@
 #include "tiles.h"
 
 #if defined(__AVX512BF16__)
+#include "attention.h"
 #include "panels.h"
 #include "softmax.h"
 
 #define AHEAD 4 /* groups of keys that are on their way at one time, the one whose turn it is included */
 #define ROWS 32 /* query rows that run through the softmax together: two matrix tiles */
-
-typedef struct {
-    const bf16 *query, *key, *value;           /* [tokens, heads, head_dim]; heads are dense */
-    const bf16 *key_pool, *value_pool;         /* [kv_heads, slots, head_dim]; slots are dense */
-    bf16 *out;                                 /* [queries, heads, head_dim], dense */
-    const int32_t *units, *items, *pieces, *joins, *positions, *block_ids;
-    int64_t num_units, num_joins, num_shares, unit_rows;
-    int64_t query_stride, key_stride, value_stride, pool_stride; /* in elements */
-    int64_t kv_heads, group, head_dim, block_size, window;       /* window 0: none */
-    float scale, soft_cap;                                       /* soft_cap 0: none */
-} attention;
 
 /* See kernels.native.attention_work.AttentionWork for these four. */
 typedef struct {

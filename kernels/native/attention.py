@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from kernels.native.attention_work import AttentionWork, cut
 _LOG = logging.getLogger(__name__)
 
 # head sizes are made of whole vectors
-_LANES = 16
+LANES = 16
 # results are rounded to bfloat16 once, weights of keys too
 _TOLERANCE = 2.0**-6
 
@@ -29,7 +30,7 @@ _SIZES = (
 )  # fmt: skip
 
 
-class _Arguments(ctypes.Structure):
+class AttentionStruct(ctypes.Structure):
     """``attention`` of the C source."""
 
     _fields_ = (
@@ -38,6 +39,24 @@ class _Arguments(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("soft_cap", ctypes.c_float),
     )
+
+
+def attention_struct(
+    addresses: Sequence[int | None], strides: Sequence[int], work: AttentionWork, shape: AttentionShape
+) -> AttentionStruct:
+    """What the C code is told.
+
+    Args:
+        addresses: Of query, key, value, key pool, value pool and the result.
+        strides: Elements from row to row of query, key and value, and from head to head of a pool.
+    """
+    group = shape.num_heads // shape.num_kv_heads
+    return AttentionStruct(
+        *addresses, *work.addresses,
+        len(work.units), len(work.joins), work.num_shares, work.unit_tokens * group, *strides,
+        shape.num_kv_heads, group, shape.head_dim, work.block_size, shape.window or 0,
+        shape.scale, shape.soft_cap or 0.0,
+    )  # fmt: skip
 
 
 class NativeAttention:
@@ -49,13 +68,13 @@ class NativeAttention:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._attend = library.attend
-        self._attend.argtypes, self._attend.restype = [ctypes.POINTER(_Arguments)], ctypes.c_int
+        self._attend.argtypes, self._attend.restype = [ctypes.POINTER(AttentionStruct)], ctypes.c_int
 
     @staticmethod
     def takes(*tensors: Tensor) -> bool:
         """Whether dtype, head size and layout are what the C code reads: dense heads or slots."""
         head_dim = tensors[0].shape[-1]
-        return head_dim % _LANES == 0 and all(
+        return head_dim % LANES == 0 and all(
             tensor.dtype == torch.bfloat16 and tensor.stride()[1:] == (head_dim, 1) for tensor in tensors
         )
 
@@ -75,15 +94,9 @@ class NativeAttention:
             MemoryError: a thread found no memory to work in.
         """
         out = torch.empty(query.shape, dtype=query.dtype)
-        group = shape.num_heads // shape.num_kv_heads
-        arguments = _Arguments(
-            *(tensor.data_ptr() for tensor in (query, key, value, key_pool, value_pool, out)),
-            *work.addresses,
-            len(work.units), len(work.joins), work.num_shares, work.unit_tokens * group,
-            query.stride(0), key.stride(0), value.stride(0), key_pool.stride(0),
-            shape.num_kv_heads, group, shape.head_dim, work.block_size, shape.window or 0,
-            shape.scale, shape.soft_cap or 0.0,
-        )  # fmt: skip
+        strides = query.stride(0), key.stride(0), value.stride(0), key_pool.stride(0)
+        addresses = [tensor.data_ptr() for tensor in (query, key, value, key_pool, value_pool, out)]
+        arguments = attention_struct(addresses, strides, work, shape)
         if self._attend(ctypes.byref(arguments)):
             raise MemoryError("a thread found no memory for the workspace of attention")
         return out

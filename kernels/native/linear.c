@@ -11,6 +11,7 @@
  *
  * Judge: kernels.reference.
  */
+#include "linear.h"
 #include "weights.h"
 
 #if defined(__AMX_BF16__)
@@ -20,20 +21,6 @@
 #define DEPTH 24        /* steps along the inputs for which a panel of outputs stays in the first-level cache */
 #define BLOCK 256       /* rows that a thread takes through a layer at once, when there are many */
 #define FEW 128         /* up to so many rows are one block, whose outputs the threads share */
-
-enum { GATE_NONE, GATE_SILU, GATE_GELU };
-
-typedef struct {
-    float *stream;                  /* [rows, in] dense, to which x is added; NULL: x itself is the input */
-    const bf16 *x;                  /* [rows, in] */
-    const float *norm;              /* [in] weight of the norm of stream */
-    const char *first, *second;     /* packed; second NULL: a linear layer, else a feed-forward part */
-    const float *bias;              /* [out] or NULL; of a linear layer */
-    bf16 *out;                      /* [rows, out] dense */
-    int64_t rows, in, inner, out_width, x_stride, gate; /* inner: outputs of a gated first product */
-    int64_t first_coding, second_coding;
-    float eps;
-} layer;
 
 /* What a panel becomes: columns [column, column + width) of rows that are `stride` elements apart; with a gate, 16 columns of
  * the packed input of another product, of `steps` steps. */

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -13,44 +12,16 @@ from torch import Tensor
 
 from kernels import checks
 from kernels.api import Activation, LinearOp, SublayerOp
+from kernels.native.linear_parts import TILE, LayerParts, LayerStruct, PackedWeight, coding_of
 from kernels.weights import CODED_INPUTS, CodedWeight, Weight, dense
 
 _LOG = logging.getLogger(__name__)
 
-_POINTERS = ("stream", "x", "norm", "first", "second", "bias", "out")
-_SIZES = ("rows", "in", "inner", "out_width", "x_stride", "gate", "first_coding", "second_coding")
 _GATES: dict[Activation, int] = {"silu": 1, "gelu_tanh": 2}
-# outputs of a panel, and inputs of a step along it
-_TILE = 32
 # results are rounded to bfloat16 once; the inside of a feed-forward part and its normed input too
 _TOLERANCE = 2.0**-6
 # absolute, of logits and their log-sum-exp: hidden states keep 16 bits in the product with the head
 _HEAD_TOLERANCE = 2.0**-12
-
-
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """A weight in the layout of ``weights.h``."""
-
-    memory: Tensor
-    coding: int = 0  # numbers; else an index into the codings there
-
-
-def _coding(weight: CodedWeight) -> tuple[int, int]:
-    """How the codes of ``weight`` are packed, and in how many bytes for 32 inputs of 32 outputs."""
-    halves = weight.has_half_scales
-    code_bytes = _TILE * CODED_INPUTS * weight.bits // 8
-    return (1 if weight.bits == 4 else 3) + (not halves), code_bytes + 2 * _TILE * (2 if halves else 4)
-
-
-class _Layer(ctypes.Structure):
-    """``layer`` of the C source."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_int64) for name in _SIZES),
-        ("eps", ctypes.c_float),
-    )
 
 
 class _Question(ctypes.Structure):
@@ -63,33 +34,28 @@ class _Question(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Parts:
-    """What a layer keeps. Weights are packed; of a feed-forward part ``first`` is gate and up, ``inner`` wide each."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PlainLayer:
+    """A linear layer; see :data:`kernels.api.LinearOp`."""
 
-    first: _Packed
-    inputs: int
-    width: int  # outputs
-    bias: Tensor | None = None  # [width] float32
-    norm: Tensor | None = None  # [in] float32
-    eps: float = 0.0
-    second: _Packed | None = None
-    inner: int = 0
-    gate: int = 0
+    linear: NativeLinear
+    parts: LayerParts
 
-    @cached_property
-    def prepared(self) -> bytes:
-        """What the C code is told of the layer, all but the rows that come and go."""
-        first, second = self.first, self.second
-        tensors = self.norm, first.memory, None if second is None else second.memory, self.bias
-        norm, first_at, second_at, bias = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        layer = _Layer(
-            norm=norm, first=first_at, second=second_at, bias=bias, inner=self.inner, out_width=self.width,
-            gate=self.gate, eps=self.eps,
-            first_coding=first.coding, second_coding=0 if second is None else second.coding,
-        )  # fmt: skip
-        setattr(layer, "in", self.inputs)
-        return bytes(layer)
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.linear.run(x, self.parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamLayer:
+    """A layer that begins with the residual stream; see :data:`kernels.api.SublayerOp`."""
+
+    linear: NativeLinear
+    parts: LayerParts
+
+    def __call__(self, stream: Tensor, update: Tensor) -> Tensor:
+        assert self.parts.norm is not None, "it was packed with a norm"
+        checks.check_add_rms_norm(stream, update, self.parts.norm)
+        return self.linear.run(update, self.parts, stream)
 
 
 class NativeLinear:
@@ -104,7 +70,7 @@ class NativeLinear:
         if not library.tiles_allowed():
             raise OSError("the tile registers are not ours to use")
         self._run, self._pack = library.run_layer, library.pack_weight
-        self._run.argtypes, self._run.restype = [ctypes.POINTER(_Layer)], ctypes.c_int
+        self._run.argtypes, self._run.restype = [ctypes.POINTER(LayerStruct)], ctypes.c_int
         self._pack.argtypes, self._pack.restype = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3, None
         self._pack_codes = library.pack_codes
         self._pack_codes.argtypes, self._pack_codes.restype = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 4, None
@@ -118,56 +84,50 @@ class NativeLinear:
         """
         width, inputs = weight.shape
         bias = None if bias is None else bias.float()
-        parts = _Parts(first=self._packed(weight), inputs=inputs, width=width, bias=bias)
-        return lambda x: self._do(x, parts)
+        parts = LayerParts(first=self._packed(weight), inputs=inputs, width=width, bias=bias)
+        return PlainLayer(self, parts)
 
     def normed_layer(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_normed_linear`; as for :meth:`layer`."""
         (width, inputs), norm = weight.shape, norm.float()
         bias = None if bias is None else bias.float()
-        parts = _Parts(first=self._packed(weight), inputs=inputs, width=width, bias=bias, norm=norm, eps=eps)
-        return self._sublayer(parts, norm)
+        parts = LayerParts(first=self._packed(weight), inputs=inputs, width=width, bias=bias, norm=norm, eps=eps)
+        return StreamLayer(self, parts)
 
     def feed_forward(
         self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_feed_forward`; as for :meth:`layer`."""
         (width, inner), norm = down.shape, norm.float()
-        parts = _Parts(
+        parts = LayerParts(
             first=self._packed(gate_up, gated=True), inputs=width, width=width, norm=norm, eps=eps,
             second=self._packed(down), inner=inner, gate=_GATES[activation],
         )  # fmt: skip
-        return self._sublayer(parts, norm)
+        return StreamLayer(self, parts)
 
-    def _sublayer(self, parts: _Parts, norm: Tensor) -> SublayerOp:
-        def run(stream: Tensor, update: Tensor) -> Tensor:
-            checks.check_add_rms_norm(stream, update, norm)
-            return self._do(update, parts, stream)
-
-        return run
-
-    def _packed(self, weight: Weight, *, gated: bool = False) -> _Packed:
+    def _packed(self, weight: Weight, *, gated: bool = False) -> PackedWeight:
         """``weight`` [out, in] in the layout of the product; ``gated``: it is gate and up, gate first."""
         rows, inputs = weight.shape
-        panels = _rounded_up(rows // 2) * 2 // _TILE if gated else _rounded_up(rows) // _TILE
+        panels = _rounded_up(rows // 2) * 2 // TILE if gated else _rounded_up(rows) // TILE
         steps = panels * (_rounded_up(inputs) // CODED_INPUTS)
         if isinstance(weight, CodedWeight):
-            coding, step_bytes = _coding(weight)
-            packed = _Packed(torch.empty(steps * step_bytes, dtype=torch.uint8), coding)
+            coding, step_bytes = coding_of(weight)
+            packed = PackedWeight(torch.empty(steps * step_bytes, dtype=torch.uint8), coding)
             parts = [part.contiguous() for part in (weight.codes, weight.scales, weight.offsets)]
             pointers = [part.data_ptr() for part in (*parts, packed.memory)]
             self._pack_codes(*pointers, rows, inputs, gated, coding)
         else:
             numbers = weight.contiguous()
-            packed = _Packed(torch.empty(steps * _TILE * CODED_INPUTS, dtype=weight.dtype))
+            packed = PackedWeight(torch.empty(steps * TILE * CODED_INPUTS, dtype=weight.dtype))
             self._pack(numbers.data_ptr(), packed.memory.data_ptr(), rows, inputs, gated)
         return packed
 
-    def _do(self, x: Tensor, parts: _Parts, stream: Tensor | None = None) -> Tensor:
+    def run(self, x: Tensor, parts: LayerParts, stream: Tensor | None = None) -> Tensor:
+        """A layer of ``x``, or of the norm of ``stream`` once ``x`` is added to that."""
         checks.check_linear_input(x, parts.inputs, torch.bfloat16)
         rows = x.shape[0]
         out = torch.empty(rows, parts.width, dtype=torch.bfloat16)
-        layer = _Layer.from_buffer_copy(parts.prepared)
+        layer = LayerStruct.from_buffer_copy(parts.prepared)
         layer.x, layer.out, layer.rows, layer.x_stride = x.data_ptr(), out.data_ptr(), rows, x.stride(0)
         if stream is not None:
             layer.stream = stream.data_ptr()
@@ -210,7 +170,7 @@ def load_native_linear(library: ctypes.CDLL) -> NativeLinear | None:
 
 
 def _rounded_up(extent: int) -> int:
-    return -(-extent // _TILE) * _TILE
+    return -(-extent // TILE) * TILE
 
 
 def _disagreements(linear: NativeLinear) -> list[str]:

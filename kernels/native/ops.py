@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kernels.api import LayerOps
 from kernels.native.attention import NativeAttention, load_native_attention
 from kernels.native.build import find_library
+from kernels.native.layers import NativeLayers
 from kernels.native.linear import NativeLinear, load_native_linear
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +50,12 @@ class NativeOps:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         self._library = library
+
+    def join(self, layers: Sequence[LayerOps]) -> NativeLayers | None:
+        """Layers as one operation; None where they are not of this library, or it has nothing for them."""
+        if self.attention is None or self.linear is None or not NativeLayers.takes(layers):
+            return None
+        return NativeLayers(self._library, layers)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See :meth:`kernels.api.KernelSet.rms_norm`; each token of ``x`` is dense, ``weight`` is float32."""
