@@ -220,7 +220,8 @@ class Decoder:
         plan: AttentionPlan,
     ) -> Tensor:
         key_pool, value_pool = pool.layer(index)
-        if batch.keep_rows.shape[0]:
+        # a quantised pool also rounds what is not kept, so that scores do not hang on what is
+        if batch.keep_rows.shape[0] or pool.scales is not None:
             self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
         if not query.shape[0]:
             return query.flatten(1)
