@@ -14,7 +14,16 @@ from engine.model_config import LayerAttention, ModelConfig
 from engine.readout import LmHead
 from engine.rotary import Rotary
 from engine.weights import LayerWeights, ModelWeights
-from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SublayerOp
+from kernels.api import (
+    AttentionPlan,
+    AttentionShape,
+    KernelSet,
+    LayerOps,
+    LayersInput,
+    LayersOp,
+    LinearOp,
+    SublayerOp,
+)
 from kernels.composed import feed_forward, normed_linear
 from kernels.weights import Weight, dense
 
@@ -58,17 +67,18 @@ class Decoder:
         self.head = LmHead(weight=weights.head, soft_cap=config.logit_soft_cap)
         pairs = zip(config.layers, weights.layers, strict=True)
         self._layers = [self._prepare(attention, layer) for attention, layer in pairs]
-        width, last = config.num_heads * config.head_dim, weights.layers[-1]
-        bias = last.qkv_bias
-        self._last_query = self._normed(last, last.qkv[:width], None if bias is None else bias[:width])
-        self._last_key_value = self._normed(last, last.qkv[width:], None if bias is None else bias[width:])
         self.device = weights.embedding.device
-        # rounded to the dtype of what it multiplies, as models with a scale were trained
-        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self._embedding.dtype, device=self.device)
         self._tables = {
             rotary: rotary_tables(rotary, config.head_dim, config.max_positions, self.device)
             for rotary in {layer.rotary for layer in config.layers}
         }
+        self._joined = self._join()
+        width, last = config.num_heads * config.head_dim, weights.layers[-1]
+        bias = last.qkv_bias
+        self._last_query = self._normed(last, last.qkv[:width], None if bias is None else bias[:width])
+        self._last_key_value = self._normed(last, last.qkv[width:], None if bias is None else bias[width:])
+        # rounded to the dtype of what it multiplies, as models with a scale were trained
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self._embedding.dtype, device=self.device)
 
     def _prepare(self, attention: LayerAttention, layer: LayerWeights) -> _Layer:
         config = self._config
@@ -90,6 +100,30 @@ class Decoder:
             key_norm=layer.key_norm,
             attention_out_norm=layer.attention_out_norm,
             feed_forward_out_norm=layer.feed_forward_out_norm,
+        )
+
+    def _join(self) -> LayersOp | None:
+        """All layers but the last as one operation, if the kernels have such a thing for this model."""
+        layers = self._layers[:-1]
+        norms = [
+            norm
+            for layer in layers
+            for norm in (layer.query_norm, layer.key_norm, layer.attention_out_norm, layer.feed_forward_out_norm)
+        ]
+        if any(norm is not None for norm in norms):
+            return None
+        turns = list(self._tables)
+        return self._kernels.join_layers(
+            [
+                LayerOps(
+                    qkv=layer.qkv,
+                    attention_out=layer.attention_out,
+                    feed_forward=layer.feed_forward,
+                    shape=layer.shape,
+                    turn=turns.index(layer.rotary),
+                )
+                for layer in layers
+            ]
         )
 
     def _pack(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
@@ -133,8 +167,22 @@ class Decoder:
         """
         stream, update, turns = self._begin(batch.tokens, batch.positions)
         plan = self._kernels.plan(batch.spans)
-        for index in range(len(self._layers) - 1):
-            update = self._layer(index, stream, update, turns, batch, pool, plan)
+        if self._joined is not None and pool.scales is None:
+            update = self._joined(
+                LayersInput(
+                    stream=stream,
+                    update=update,
+                    turns=list(turns.values()),
+                    key_pools=pool.keys,
+                    value_pools=pool.values,
+                    keep_rows=batch.keep_rows,
+                    keep_slots=batch.keep_slots,
+                    plan=plan,
+                )
+            )
+        else:
+            for index in range(len(self._layers) - 1):
+                update = self._layer(index, stream, update, turns, batch, pool, plan)
         return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary])
 
     def forward_padded(self, batch: PaddedBatch, pool: KvPool) -> Tensor:

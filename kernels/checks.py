@@ -22,6 +22,7 @@ from kernels.api import (
     BoolArray,
     IntArray,
     KernelInputError,
+    LayerOps,
     LayersInput,
     PoolHalf,
     QuantisedPool,
@@ -173,20 +174,28 @@ def check_attend(
         raise KernelInputError(f"shape.soft_cap: a positive number wanted, got {shape.soft_cap}")
 
 
-def check_layers(step: LayersInput, hidden: int, shape: AttentionShape, *, num_queries: int, reach: SpanReach) -> None:
+def check_layers(
+    step: LayersInput, layers: Sequence[LayerOps], hidden: int, *, num_queries: int, reach: SpanReach
+) -> None:
     """Accept a step for layers of a model so wide whose keys the plan names."""
-    rows, half = num_queries, shape.head_dim // 2
-    dtype = step.update.dtype
+    rows, shape, dtype = num_queries, layers[0].shape, step.update.dtype
+    num_turns = 1 + max(layer.turn for layer in layers)
+    if len(step.turns) < num_turns:
+        raise KernelInputError(f"turns: {num_turns} kinds of angles wanted, got {len(step.turns)}")
+    if step.key_pools.shape[0] < len(layers):
+        raise KernelInputError(f"key_pools: pools of {len(layers)} layers wanted, got {step.key_pools.shape[0]}")
     _check_shape("stream", step.stream, (rows, hidden))
     _check_shape("update", step.update, (rows, hidden))
     _check_dtype("stream", step.stream, torch.float32)
     dense = [("stream", step.stream), ("update", step.update)]
     for name, pools in (("key_pools", step.key_pools), ("value_pools", step.value_pools)):
-        _check_shape(name, pools, ["L", shape.num_kv_heads, step.key_pools.shape[2], shape.head_dim])
+        _check_shape(
+            name, pools, [step.key_pools.shape[0], shape.num_kv_heads, step.key_pools.shape[2], shape.head_dim]
+        )
         _check_dtype(name, pools, dtype)
         dense.append((name, pools))
     for name, table in (("turns", table) for turn in step.turns for table in turn):
-        _check_shape(name, table, (rows, half))
+        _check_shape(name, table, (rows, shape.head_dim // 2))
         _check_dtype(name, table, torch.float32)
         dense.append((name, table))
     for name, index in (("keep_rows", step.keep_rows), ("keep_slots", step.keep_slots)):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import Activation, KernelSet, LayerOps, LinearOp, SublayerOp
+from kernels.api import Activation, KernelSet, LayerOps, LayersOp, LinearOp, SublayerOp
 from kernels.weights import Weight
 
 _VOCABULARY_CHUNK = 16_384
@@ -52,8 +52,9 @@ def capped(logits: Tensor, soft_cap: float | None) -> Tensor:
 class ComposedLayers:
     """The layers of a kernel set made of its other operations, to inherit."""
 
-    def join_layers(self, layers: Sequence[LayerOps]) -> None:
-        del layers  # one operation after the other
+    def join_layers(self, layers: Sequence[LayerOps]) -> LayersOp | None:
+        del layers
+        return None  # one operation after the other
 
     def pack_normed_linear(
         self: KernelSet, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None

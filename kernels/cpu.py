@@ -123,12 +123,11 @@ class CpuKernels:
         joined = None if self._native is None else self._native.join(layers)
         if joined is None:
             return None
-        shape = layers[0].shape
 
         def run(step: LayersInput) -> Tensor:
             plan = checks.own_plan(step.plan, CpuPlan)
-            checks.check_layers(step, joined.hidden_size, shape, num_queries=plan.num_queries, reach=plan.reach)
-            return joined(step, plan.work(shape))
+            checks.check_layers(step, layers, joined.hidden_size, num_queries=plan.num_queries, reach=plan.reach)
+            return joined(step, plan.work(layers[0].shape))
 
         return run
 

@@ -70,7 +70,8 @@ class NativeLayers:
 
     @property
     def hidden_size(self) -> int:
-        return self._layers[0].qkv.inputs
+        inputs: int = self._layers[0].qkv.inputs
+        return inputs
 
     def __call__(self, step: LayersInput, work: AttentionWork) -> Tensor:
         """See :data:`kernels.api.LayersOp`; the caller has checked the step.

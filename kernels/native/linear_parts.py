@@ -63,8 +63,8 @@ class LayerParts:
         tensors = self.norm, first.memory, None if second is None else second.memory, self.bias
         norm, first_at, second_at, bias = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         layer = LayerStruct(
-            norm=norm, first=first_at, second=second_at, bias=bias, inputs=self.inputs, inner=self.inner, out_width=self.width,
-            gate=self.gate, eps=self.eps,
+            norm=norm, first=first_at, second=second_at, bias=bias, inputs=self.inputs,
+            inner=self.inner, out_width=self.width, gate=self.gate, eps=self.eps,
             first_coding=first.coding, second_coding=0 if second is None else second.coding,
         )  # fmt: skip
         return bytes(layer)

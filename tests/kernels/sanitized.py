@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.api import LayerOps, LayersInput
+from kernels.cpu import CpuKernels
 from kernels.native import NativeLinear, NativeOps, cut, load_native_ops
-from tests.kernels.cases import coded_weight, make_case, random_trie
+from tests.kernels.cases import coded_weight, make_case, prefix_with_rows, random_trie
 
 # around the 16 and 32 rows of tiles, and more than threads share the outputs for
 ROWS = (1, 17, 33, 300)
@@ -68,6 +70,34 @@ def run_coded_layers(linear: NativeLinear, rows: int) -> None:
         linear.feed_forward(random(96), 1e-5, gate_up, down, "silu")(random(rows, 96), half(rows, 96))
 
 
+def run_joined_layers(native: NativeOps, rows: int) -> None:
+    kernels = CpuKernels(native)
+    case = make_case(prefix_with_rows(77, [rows]), num_heads=6, num_kv_heads=2, head_dim=32, dtype=torch.bfloat16)
+    assert isinstance(case.key_pool, Tensor)
+    layer = LayerOps(
+        qkv=kernels.pack_normed_linear(random(96), 1e-5, half(320, 96)),
+        attention_out=kernels.pack_linear(half(96, 192)),
+        feed_forward=kernels.pack_feed_forward(random(96), 1e-5, half(64, 96), half(96, 32), "silu"),
+        shape=case.shape,
+        turn=0,
+    )
+    joined = kernels.join_layers([layer, layer])
+    assert joined is not None
+    pools = torch.zeros(2, *case.key_pool.shape).bfloat16()
+    joined(
+        LayersInput(
+            stream=random(rows, 96),
+            update=half(rows, 96),
+            turns=[(random(rows, 16), random(rows, 16))],
+            key_pools=pools,
+            value_pools=pools.clone(),
+            keep_rows=torch.arange(rows),
+            keep_slots=torch.arange(rows) % pools.shape[2],
+            plan=kernels.plan(case.table),
+        )
+    )
+
+
 def run_elementwise(native: NativeOps, rows: int, width: int) -> None:
     """What stands beside ``rotate``, which only the check at start runs."""
     native.rms_norm(half(rows, width), random(width), 1e-5)
@@ -93,6 +123,7 @@ def main(library: Path) -> None:
         if native.linear is not None:
             run_layers(native.linear, rows)
             run_coded_layers(native.linear, rows)
+            run_joined_layers(native, rows)
     if native.attention is not None:
         for seed in range(8):
             attend(native, seed)

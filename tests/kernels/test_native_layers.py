@@ -1,0 +1,169 @@
+"""Layers that run as one operation give the bits that their own operations give, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.api import KernelInputError, LayerOps, LayersInput
+from kernels.cpu import CpuKernels
+from kernels.native import load_native_ops
+from kernels.reference import ReferenceKernels
+from tests.kernels.cases import Case, coded_weight, make_case, prefix_with_rows
+
+NATIVE = load_native_ops()
+pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason="no AMX or no C compiler here")
+
+HEADS, KV_HEADS, DIM, HIDDEN, INNER, LAYERS = 6, 2, 32, 160, 96, 3
+
+
+@pytest.fixture(scope="module")
+def kernels() -> CpuKernels:
+    return CpuKernels(NATIVE)
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def half(*shape: int, seed: int) -> Tensor:
+    return random(*shape, seed=seed).div_(shape[-1] ** 0.5).bfloat16()
+
+
+def packed(kernels: CpuKernels | ReferenceKernels, case: Case, number: int) -> LayerOps:
+    """A layer with a bias, a weight in codes, and every second time a window and other angles."""
+    width, attended = (HEADS + 2 * KV_HEADS) * DIM, HEADS * DIM
+    norm = random(HIDDEN, seed=number).abs()
+    return LayerOps(
+        qkv=kernels.pack_normed_linear(norm, 1e-5, half(width, HIDDEN, seed=number), half(width, seed=number + 1)),
+        attention_out=kernels.pack_linear(half(HIDDEN, attended, seed=number + 2)),
+        feed_forward=kernels.pack_feed_forward(
+            norm, 1e-5, coded_weight(2 * INNER, HIDDEN, bits=4), half(HIDDEN, INNER, seed=number + 3), "silu"
+        ),
+        shape=replace(case.shape, window=20 if number % 2 else None),
+        turn=number % 2,
+    )
+
+
+def step_of(case: Case, kernels: CpuKernels) -> LayersInput:
+    rows = case.table.num_queries
+    assert isinstance(case.key_pool, Tensor)
+    assert isinstance(case.value_pool, Tensor)
+    free = np.setdiff1d(np.arange(case.key_pool.shape[1]), _named_slots(case))
+    kept = torch.arange(0, rows, 2)[: len(free)]
+    angles = [random(rows, DIM // 2, seed=kind) for kind in (20, 21)]
+    return LayersInput(
+        stream=torch.zeros(rows, HIDDEN),
+        update=random(rows, HIDDEN, seed=7).bfloat16(),
+        turns=[(each.cos(), each.sin()) for each in angles],
+        key_pools=torch.stack([case.key_pool * scale for scale in (1, 2, -1)]),
+        value_pools=torch.stack([case.value_pool * scale for scale in (1, 0.5, 3)]),
+        keep_rows=kept,
+        keep_slots=torch.from_numpy(free[: len(kept)]),
+        plan=kernels.plan(case.table),
+    )
+
+
+def _named_slots(case: Case) -> npt.NDArray[np.int64]:
+    blocks = case.table.block_ids.astype(np.int64)
+    return (blocks[:, None] * case.table.block_size + np.arange(case.table.block_size)).ravel()
+
+
+def one_by_one(kernels: CpuKernels, layers: list[LayerOps], step: LayersInput) -> Tensor:
+    update = step.update
+    for number, layer in enumerate(layers):
+        heads = layer.qkv(step.stream, update).view(-1, HEADS + 2 * KV_HEADS, DIM)
+        turned = kernels.rotate(heads[:, : HEADS + KV_HEADS].contiguous(), *step.turns[layer.turn])
+        query, key, value = turned[:, :HEADS], turned[:, HEADS:], heads[:, HEADS + KV_HEADS :]
+        pools = step.key_pools[number], step.value_pools[number]
+        kernels.store_kv(key, value, *pools, step.keep_rows, step.keep_slots)
+        attended = kernels.attend(query, key, value, *pools, step.plan, layer.shape).flatten(1)
+        update = layer.feed_forward(step.stream, layer.attention_out(attended))
+    return update
+
+
+def copied(step: LayersInput) -> LayersInput:
+    changed = ("stream", "update", "key_pools", "value_pools")
+    return replace(step, **{name: getattr(step, name).clone() for name in changed})
+
+
+@pytest.mark.parametrize("rows", [[1], [24], [9, 1, 30], [100, 90]])
+def test_joined_layers_have_the_bits_of_their_operations(kernels: CpuKernels, rows: list[int]) -> None:
+    case = make_case(
+        prefix_with_rows(77, rows), num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype=torch.bfloat16
+    )
+    layers = [packed(kernels, case, number) for number in range(LAYERS)]
+    step = step_of(case, kernels)
+    wanted_step = copied(step)
+    wanted = one_by_one(kernels, layers, wanted_step)
+
+    joined = kernels.join_layers(layers)
+    assert joined is not None
+    got = joined(step)
+
+    assert got.isfinite().all()
+    assert torch.equal(got, wanted)
+    assert torch.equal(step.stream, wanted_step.stream)
+    for name in ("key_pools", "value_pools"):
+        assert torch.equal(getattr(step, name).nan_to_num(), getattr(wanted_step, name).nan_to_num())
+    assert len(step.keep_rows)
+
+
+def plain_case(head_dim: int = DIM) -> Case:
+    return make_case(
+        prefix_with_rows(40, [5]), num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=head_dim, dtype=torch.bfloat16
+    )
+
+
+def test_layers_of_another_set_are_not_joined(kernels: CpuKernels) -> None:
+    case = plain_case()
+    assert kernels.join_layers([packed(kernels, case, 0), packed(ReferenceKernels(), case, 1)]) is None
+    assert ReferenceKernels().join_layers([packed(ReferenceKernels(), case, 0)]) is None
+    assert kernels.join_layers([]) is None
+
+
+def test_layers_with_heads_that_the_c_code_does_not_read_are_not_joined(kernels: CpuKernels) -> None:
+    layer = packed(kernels, plain_case(), 0)
+    assert kernels.join_layers([replace(layer, shape=replace(layer.shape, head_dim=24))]) is None
+    assert kernels.join_layers([layer, replace(layer, shape=replace(layer.shape, num_heads=4))]) is None
+
+
+def shorter(pools: Tensor) -> Tensor:
+    return pools[:, :, :16].contiguous()
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda s: replace(s, stream=s.stream.bfloat16()), "stream: torch.float32 wanted, got torch.bfloat16"),
+        (lambda s: replace(s, update=s.update[:3]), r"update: shape \[5, 160\] wanted, got \[3, 160\]"),
+        (lambda s: replace(s, turns=[s.turns[0], (s.turns[1][0], s.turns[1][1][:, :7])]), r"turns: shape \[5, 16\]"),
+        (lambda s: replace(s, key_pools=s.key_pools[:2]), "key_pools: pools of 3 layers wanted, got 2"),
+        (lambda s: replace(s, turns=s.turns[:1]), "turns: 2 kinds of angles wanted, got 1"),
+        (
+            lambda s: replace(s, key_pools=shorter(s.key_pools), value_pools=shorter(s.value_pools)),
+            "key_pools: .* slots or more wanted by the plan, got 16",
+        ),
+        (lambda s: replace(s, value_pools=s.value_pools[:, :, :16]), "value_pools: shape"),
+        (lambda s: replace(s, value_pools=s.value_pools.float()), "value_pools: torch.bfloat16 wanted"),
+        (lambda s: replace(s, key_pools=s.key_pools.mT.contiguous().mT), "key_pools: a dense tensor wanted"),
+        (lambda s: replace(s, keep_slots=s.keep_slots[:1]), r"keep_slots: shape \[3\] wanted, got \[1\]"),
+        (lambda s: replace(s, keep_rows=s.keep_rows.int()), "keep_rows: torch.int64 wanted"),
+        (lambda s: replace(s, plan=ReferenceKernels().plan(plain_case().table)), "plan: a CpuPlan wanted"),
+    ],
+)
+def test_what_the_c_code_would_misread_is_refused(
+    kernels: CpuKernels, broken: Callable[[LayersInput], LayersInput], message: str
+) -> None:
+    case = plain_case()
+    joined = kernels.join_layers([packed(kernels, case, number) for number in range(LAYERS)])
+    assert joined is not None
+
+    with pytest.raises(KernelInputError, match=message):
+        joined(broken(step_of(case, kernels)))
