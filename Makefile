@@ -31,8 +31,8 @@ lint: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
-test: $(STAMP)  ## the test suite; ARGS='-k name' narrows it
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## the test suite, on all processors; ARGS='-k name' narrows it
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 clients: model  ## rank and decide with real clients of other services, in environments of their own; ARGS='litellm' narrows it
 	$(BIN)/python -m tests.clients $(ARGS)
