@@ -26,7 +26,7 @@ from engine.records import (
     Unscored,
 )
 from engine.sequence import RowState
-from engine.token_choice import choose_tokens
+from engine.token_choice import choose_tokens, draws_for
 from kernels.api import KernelSet
 
 _Numbers = npt.NDArray[np.float64]
@@ -63,22 +63,21 @@ def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: K
     Args:
         hidden: ``[R, d]`` float32, see :meth:`engine.model.Decoder.forward`.
     """
+    if not reads:
+        return
     labels = [read for read in reads if isinstance(read.row.state.row.readout, LabelReadout)]
     targets = [read for read in reads if isinstance(read.row.state.row.readout, LikelihoodReadout)]
-    _read_tokens(
-        [read for read in reads if isinstance(read.row.state.row.readout, TokenReadout)], hidden, head, kernels
-    )
-    if not labels and not targets:
-        return
+    tokens = [read for read in reads if isinstance(read.row.state.row.readout, TokenReadout)]
     questions = [*_ask_labels(labels), *([_ask_targets(targets)] if targets else [])]
     summed = _summed_places(labels, [question for question in questions if question.reads is targets])
-    sums, answers = _answer(summed, questions, hidden, head, kernels)
+    sums, answers, chosen = _answer(summed, questions, tokens, hidden, head, kernels)
     for question, logits in zip(questions, answers, strict=True):
         if question.reads is targets:
             with np.errstate(invalid="ignore"):  # a difference of infinities ends as any other number that is none
                 _take_targets(question, logits[:, 0] - sums[np.searchsorted(summed, question.places)])
         else:
             _take_labels(question, dict(zip(summed.tolist(), sums.tolist(), strict=True)), logits)
+    _take_tokens(tokens, chosen)
 
 
 def _summed_places(labels: Sequence[RowReads], targets: Sequence[_Question]) -> SlotArray:
@@ -117,19 +116,34 @@ def _ask_targets(reads: Sequence[RowReads]) -> _Question:
 
 
 def _answer(
-    summed: SlotArray, questions: Sequence[_Question], hidden: Tensor, head: LmHead, kernels: KernelSet
-) -> tuple[_Numbers, list[_Numbers]]:
-    """Log-sum-exps at ``summed``, and the logits of each question, row by row."""
+    summed: SlotArray,
+    questions: Sequence[_Question],
+    tokens: Sequence[RowReads],
+    hidden: Tensor,
+    head: LmHead,
+    kernels: KernelSet,
+) -> tuple[_Numbers, list[_Numbers], _Numbers]:
+    """Log-sum-exps at ``summed``; logits of each question, row by row; chosen tokens above their log-probabilities."""
+    readouts = [_token_readout(read) for read in tokens]
     asked = [summed, *(question.places for question in questions), *(question.ids.ravel() for question in questions)]
-    sums_at, *rest = to_device(asked, hidden.device)
+    last = np.array([read.places[-1] for read in tokens], dtype=np.int64)
+    sums_at, *rest, tokens_at, draws = to_device([*asked, last, draws_for(readouts)], hidden.device)
     found = [kernels.log_sum_exp(hidden[sums_at], head.weight, head.soft_cap)] if len(summed) else []
     for question, places, ids in zip(questions, rest[: len(questions)], rest[len(questions) :], strict=True):
         columns = ids.view(question.ids.shape)
         found.append(kernels.label_logits(hidden[places], head.weight, columns, head.soft_cap).flatten())
-    numbers = torch.cat(found).cpu().double().numpy()
+    if tokens:
+        found += choose_tokens(readouts, draws, hidden[tokens_at], head.weight, head.soft_cap, kernels)
+    numbers = _to_host(found)
     ends = np.cumsum([len(summed), *(question.ids.size for question in questions)])
-    sums, *logits = np.split(numbers, ends[:-1])
-    return sums, [part.reshape(question.ids.shape) for part, question in zip(logits, questions, strict=True)]
+    sums, *logits, chosen = np.split(numbers, ends)
+    answers = [part.reshape(question.ids.shape) for part, question in zip(logits, questions, strict=True)]
+    return sums, answers, chosen.reshape(2, -1)
+
+
+def _to_host(parts: Sequence[Tensor]) -> _Numbers:
+    """All numbers end to end, with one copy that the host waits for; float64 holds ids of tokens as well."""
+    return torch.cat([part.double() for part in parts]).cpu().numpy()
 
 
 def _take_labels(question: _Question, denominators: dict[int, float], logits: _Numbers) -> None:
@@ -149,15 +163,12 @@ def _take_targets(question: _Question, log_probs: _Numbers) -> None:
             _finish(state, LikelihoodOutcome(log_probs=tuple(state.log_probs)), state.log_probs)
 
 
-def _read_tokens(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: KernelSet) -> None:
-    if not reads:
-        return
-    (places,) = to_device([np.array([read.places[-1] for read in reads], dtype=np.int64)], hidden.device)
-    readouts = [_token_readout(read) for read in reads]
-    chosen = choose_tokens(readouts, hidden[places], head.weight, head.soft_cap, kernels)
-    for read, (token_ids, log_probs) in zip(reads, chosen, strict=True):
-        outcome = TokenOutcome(token_ids=tuple(token_ids), log_probs=tuple(log_probs))
-        _finish(read.row.state, outcome, log_probs)
+def _take_tokens(reads: Sequence[RowReads], chosen: _Numbers) -> None:
+    ids, log_probs = iter(chosen[0].astype(np.int64).tolist()), iter(chosen[1].tolist())
+    for read in reads:
+        branches = len(_token_readout(read).branches)
+        outcome = TokenOutcome(token_ids=tuple(islice(ids, branches)), log_probs=tuple(islice(log_probs, branches)))
+        _finish(read.row.state, outcome, outcome.log_probs)
 
 
 def _finish(state: RowState, outcome: Outcome, numbers: Sequence[float]) -> None:

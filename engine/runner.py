@@ -19,6 +19,7 @@ from engine.api import EngineObserver
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.config import EngineConfig
 from engine.device import find_device, find_kernels, model_dtype, move_weights, pool_dtype
+from engine.device_loss import DeviceLost
 from engine.errors import (
     DeadlineExceeded,
     EngineClosed,
@@ -204,6 +205,8 @@ class EngineThread:
             fault.__cause__ = failure.__cause__
             for task in failure.step.tasks:
                 self._end(task, "fault", fault)
+            if failure.device_lost:
+                raise DeviceLost(f"the device is lost: {failure.__cause__}") from failure.__cause__
             return
         if done is None:
             return
@@ -261,7 +264,8 @@ class EngineThread:
                 self._closing_at = time.monotonic()
             self._inbox.clear()
             left = list(self._unended.values())
-        closed = EngineClosed("the engine stopped before this task was finished")
+        cause = f": {self._died}" if self._died is not None else ""
+        closed = EngineClosed(f"the engine stopped before this task was finished{cause}")
         ends = [self._settle(task, "closed", closed) for task in left]
         try:
             for task in self._scheduler.tasks():

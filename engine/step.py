@@ -10,6 +10,7 @@ import torch
 
 from engine.batch import build_batch
 from engine.device_clock import DeviceClock
+from engine.device_loss import is_device_lost
 from engine.kv_pool import KvPool
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
@@ -60,7 +61,7 @@ class StepRunner:
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # or who keeps the error keeps the tensors of the step
             self._scheduler.finish(step, commit=False)
-            raise StepFailed(step) from error
+            raise StepFailed(step, device_lost=is_device_lost(self._decoder.device, error)) from error
         self._account(step, prefill_s=ran.prefill_s, readout_s=ran.readout_s)
         kept_tokens = self._scheduler.finish(step, commit=True)
         return step, StepStats(
@@ -110,8 +111,13 @@ class StepRunner:
 
 
 class StepFailed(Exception):
-    """A forward pass raised; ``step`` names the tasks that are lost."""
+    """A forward pass raised; ``step`` names the tasks that are lost.
 
-    def __init__(self, step: Step) -> None:
+    Args:
+        device_lost: No other step can succeed in this process.
+    """
+
+    def __init__(self, step: Step, *, device_lost: bool) -> None:
         super().__init__(f"a step of {len(step.rows)} rows and {step.trie.num_fresh} tokens failed")
         self.step = step
+        self.device_lost = device_lost

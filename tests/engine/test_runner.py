@@ -84,14 +84,14 @@ def at_rest(engine: EngineThread) -> EngineSnapshot:
     return snapshot
 
 
-def break_once(monkeypatch: pytest.MonkeyPatch, *, call: int) -> None:
+def break_once(monkeypatch: pytest.MonkeyPatch, *, call: int, error: Exception | None = None) -> None:
     """Make the write to the pool of one layer raise: the ``call``-th from now, 0 the first."""
     calls = itertools.count()
     whole = CpuKernels.store_kv
 
     def store_kv(self: CpuKernels, *inputs: Any) -> None:
         if next(calls) == call:
-            raise ArithmeticError("this layer is broken")
+            raise error or ArithmeticError("this layer is broken")
         whole(self, *inputs)
 
     monkeypatch.setattr(CpuKernels, "store_kv", store_kv)
@@ -682,6 +682,48 @@ class TestDeath:
         engine = tiny_engine(checkpoint)
 
         self.assert_dead(engine, [engine.submit(task_of([make_row([1])]))])
+
+    def test_b036_by_a_device_that_is_lost(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What ran there has failed, what waits is not tried: every later call would fail, too."""
+        illegal = torch.AcceleratorError("CUDA error: broke an address")
+        illegal.error_code = 700  # type: ignore[attr-defined]
+        gate = Gate()
+        engine = tiny_engine(checkpoint, gate, step_tokens=16)
+        first = engine.submit(task_of([make_row([9])]))
+        gate.wait()
+        lost = engine.submit(task_of([make_row([1] * 16)]))
+        waiting = [engine.submit(task_of([make_row([2] * 16)])) for _ in range(3)]
+        break_once(monkeypatch, call=0, error=illegal)
+        gate.open()
+
+        assert first.result(timeout=60).stats.end == "ok"
+        with pytest.raises(EngineFault, match="broke an address"):
+            lost.result(timeout=60)
+        for future in waiting:
+            with pytest.raises(EngineClosed, match=r"the device is lost: .* broke an address"):
+                future.result(timeout=60)
+        self.assert_dead(engine, waiting)
+        assert Counter(task.end for task in gate.tasks) == {"ok": 1, "fault": 1, "closed": 3}
+        assert len(gate.steps) == 1
+        assert "the device is lost: CUDA error: broke an address" in caplog.text
+
+    def test_not_by_a_step_that_had_no_memory_left(
+        self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate = Gate()
+        with running(tiny_engine(checkpoint, gate, step_tokens=16)) as engine:
+            engine.submit(task_of([make_row([9])]))
+            gate.wait()
+            lost, spared = (engine.submit(task_of([make_row([token] * 16)])) for token in (1, 2))
+            break_once(monkeypatch, call=0, error=torch.OutOfMemoryError("no room"))
+            gate.open()
+
+            with pytest.raises(EngineFault, match="no room"):
+                lost.result(timeout=60)
+            assert spared.result(timeout=60).stats.end == "ok"
+            at_rest(engine)
 
     def test_while_a_task_is_being_removed(self, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
         def remove(self: Scheduler, task: TaskState) -> None:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
 
 import engine.device
 from engine.checkpoint import load_checkpoint
@@ -24,28 +22,12 @@ from kernels.api import KernelSet
 from kernels.triton import TritonKernels, kernel_set
 from kernels.triton.tuning import RULES, LaunchKey, choose_launch, reachable
 from tests.helpers.families import tiny_model
+from tests.helpers.no_device import launch_nothing
 from tests.helpers.tiny import running, score, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.tries import make_row
 
 VOCABULARY = 97
 MULTIPROCESSORS = 132
-_DEVICE = 1000  # no real device has such a number, so what is cached for it is ours
-
-
-class NoDevice:
-    """What Triton asks of a driver before it compiles."""
-
-    def __init__(self, arch: int) -> None:
-        self._arch = arch
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self._arch, 32)
-
-    def get_current_device(self) -> int:
-        return _DEVICE + self._arch
-
-    def get_current_stream(self, _device: int) -> int:
-        return 0
 
 
 @pytest.fixture(params=[80, 90, 100])
@@ -56,15 +38,7 @@ def arch(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def launched(arch: int, monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """Name and specialisation of every kernel that is launched meanwhile."""
-    found: set[tuple[str, str]] = set()
-
-    def claim(*, key: str, fn: Any, **_: Any) -> bool:
-        found.add((fn.name, key))
-        return True
-
-    monkeypatch.setattr(triton.runtime.driver, "_active", NoDevice(arch))
-    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", claim)
-    return found
+    return launch_nothing(arch, monkeypatch)
 
 
 @pytest.fixture
