@@ -25,7 +25,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     The start of a worker takes longer than most parts do; ``-n 4`` after it has its way.
     """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    if not whole or config.option.keyword or config.option.markexpr or config.option.lf:
+    if not whole or any(config.getoption(name, None) for name in ("keyword", "markexpr", "lf")):
         return 0
     processors = available_processors()
     return 0 if processors == 1 else min(processors, _MOST_WORKERS)
