@@ -40,10 +40,6 @@ class ModelCost:
         c = self.config
         return 2 * c.num_layers * c.num_kv_heads * c.head_dim * self.element_bytes
 
-    @property
-    def weight_bytes(self) -> int:
-        return self.config.num_parameters * self.element_bytes
-
     def workspace_bytes(self, step_tokens: int) -> int:
         """Activations that are alive at one time in the widest place of a layer, the feed-forward.
 

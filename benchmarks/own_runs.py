@@ -91,7 +91,7 @@ def run_memory(
         record = MemoryRecord(
             system,
             base_bytes=started.facts["base_bytes"],
-            weight_bytes=cost.weight_bytes,
+            weight_bytes=started.facts["weight_bytes"],
             pool_bytes=started.facts["pool_tokens"] * started.facts["kv_bytes_per_token"],
             workspace_bytes=cost.workspace_bytes(started.facts["step_tokens"]),
             kv_bytes_per_token=started.facts["kv_bytes_per_token"],

@@ -20,6 +20,7 @@ from torch import Tensor
 from benchmarks.messages import OperationCost
 from kernels import load_kernels
 from kernels.api import Activation, AttentionPlan, AttentionShape, KernelSet, LinearOp, SpanTable, SublayerOp
+from kernels.weights import Weight
 
 LARGE_ROWS = 512
 
@@ -61,16 +62,16 @@ class ProfiledKernels:
         self._seconds, self._calls, self._flop = {}, {}, {}
         return costs
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         """See :meth:`kernels.api.KernelSet.pack_linear`; every use of the result is timed."""
         return self._counted(self._inner.pack_linear(weight, bias), weight.numel())
 
-    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_normed_linear`; counted as linear, sum and norm included."""
         return self._counted(self._inner.pack_normed_linear(norm, eps, weight, bias), weight.numel())
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_feed_forward`; counted as linear, all of it."""
         packed = self._inner.pack_feed_forward(norm, eps, gate_up, down, activation)

@@ -107,7 +107,7 @@ def merge_adapter(weights: ModelWeights, config: ModelConfig, files: AdapterFile
         if slot is None or slot.view.dim() != 2:
             raise CheckpointError(f"{files.tensors} changes {module}, which this model has not")
         _check_shapes(module, down, up, slot, rank, files.tensors)
-        slot.view.copy_(slot.view.float().addmm_(up.float(), down.float(), alpha=scale))
+        slot.tensor.copy_(slot.tensor.float().addmm_(up.float(), down.float(), alpha=scale))
 
 
 def _rank_and_scale(path: Path) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""A step as arrays: packed tokens, spans, slots to fill, positions to read."""
+"""A step as arrays: packed tokens, spans, slots to fill, positions to read; on the host, then on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from engine.prefix_tree import Segment
 from engine.scheduler import Step
 from engine.step_trie import StepRow, TrieNode
-from kernels.api import IntArray, SpanTable
+from kernels.api import AttentionPlan, IntArray, SpanTable
 
 SlotArray = npt.NDArray[np.int64]
 
@@ -31,15 +31,34 @@ class RowReads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExtendBatch:
-    """What one forward pass gets.
+class StepLayout:
+    """A step as arrays of the host.
 
     Args:
-        tokens, positions: ``[T]`` int64, packed depth first. All tensors are on the engine's device.
+        tokens: ``[T]``, packed depth first.
+        spans: For all of them; holds their positions.
+        read_rows: ``[R]``, ascending packed rows whose final hidden state is wanted.
+        keep_rows, keep_slots: ``[K]``, rows that stay in the cache and where.
+    """
+
+    tokens: SlotArray
+    spans: SpanTable
+    read_rows: SlotArray
+    keep_rows: SlotArray
+    keep_slots: SlotArray
+    reads: list[RowReads]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExtendBatch:
+    """What one forward pass gets: a layout on the device.
+
+    Args:
+        tokens, positions: ``[T]`` int64. All tensors are on the engine's device.
         spans: For all layers but the last.
-        read_rows: ``[R]`` int64, ascending packed rows whose final hidden state is wanted.
+        read_rows: ``[R]`` int64.
         read_spans: The same spans for those rows alone; for the last layer.
-        keep_rows, keep_slots: ``[K]`` int64, rows that stay in the cache and where.
+        keep_rows, keep_slots: ``[K]`` int64.
     """
 
     tokens: Tensor
@@ -50,6 +69,24 @@ class ExtendBatch:
     keep_rows: Tensor
     keep_slots: Tensor
     reads: list[RowReads]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PaddedBatch:
+    """What one forward pass gets that is replayed: memory that holds one step after the other.
+
+    Args:
+        tokens, positions, read_rows, keep_rows, keep_slots: ``[T]`` int64, with ``T`` above what any of
+            the steps has; what is left over repeats one row, and goes to a slot that nobody reads.
+        plan: For all layers; whatever is in its memory.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    read_rows: Tensor
+    keep_rows: Tensor
+    keep_slots: Tensor
+    plan: AttentionPlan
 
 
 @dataclass(slots=True)
@@ -84,8 +121,8 @@ class _SpanList:
         )
 
 
-def build_batch(step: Step, block_size: int, device: torch.device) -> ExtendBatch:
-    """Lay a step out and take it to the device; once per step, reused by every layer."""
+def lay_out(step: Step, block_size: int) -> StepLayout:
+    """Write down what a step computes, keeps and reads."""
     trie = step.trie
     tokens = np.empty(trie.num_fresh, dtype=np.int64)
     positions = np.empty(trie.num_fresh, dtype=np.int32)
@@ -96,18 +133,30 @@ def build_batch(step: Step, block_size: int, device: torch.device) -> ExtendBatc
         positions[fresh] = np.arange(node.fresh_low, node.high)
         _add_spans(spans, node, block_size)
     reads, wanted = _reads(step)
-    table = spans.table(positions, block_size)
     keep_rows, keep_slots = _kept(step, block_size)
-    columns = to_device([tokens, positions.astype(np.int64), wanted, keep_rows, keep_slots], device)
+    return StepLayout(
+        tokens=tokens,
+        spans=spans.table(positions, block_size),
+        read_rows=wanted,
+        keep_rows=keep_rows,
+        keep_slots=keep_slots,
+        reads=reads,
+    )
+
+
+def on_device(layout: StepLayout, device: torch.device) -> ExtendBatch:
+    """Take a step to the device; once per step, reused by every layer."""
+    positions = layout.spans.positions.astype(np.int64)
+    columns = to_device([layout.tokens, positions, layout.read_rows, layout.keep_rows, layout.keep_slots], device)
     return ExtendBatch(
         tokens=columns[0],
         positions=columns[1],
-        spans=table,
+        spans=layout.spans,
         read_rows=columns[2],
-        read_spans=_for_rows(table, wanted),
+        read_spans=_for_rows(layout.spans, layout.read_rows),
         keep_rows=columns[3],
         keep_slots=columns[4],
-        reads=reads,
+        reads=layout.reads,
     )
 
 

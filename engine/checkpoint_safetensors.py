@@ -98,9 +98,9 @@ def load_safetensors(files: SafetensorsFiles, config: ModelConfig, dtype: torch.
             check_shape(stored_name, tuple(stored.get_shape()), slot, str(path))
             if (kind := stored.get_dtype()) not in _DTYPES:
                 raise CheckpointError(f"{path}: tensor {stored_name} has type {kind}; supported: {', '.join(_DTYPES)}")
-            slot.view.copy_(shards[path].get_tensor(stored_name))
+            slot.tensor.copy_(shards[path].get_tensor(stored_name))
             if slot.part.is_norm:
-                slot.view.add_(config.stored.norm_offset)
+                slot.tensor.add_(config.stored.norm_offset)
     return weights
 
 

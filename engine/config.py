@@ -29,6 +29,9 @@ class EngineConfig:
             inputs to 8 bits row by row: faster on a CPU, at a loss in the scores.
         device: Where weights and KV live. ``cuda`` takes the current CUDA device.
         kernels: Which kernel set runs a step. ``auto``: ``triton`` on CUDA, ``cpu`` on a CPU.
+        cuda_graphs: Whether small steps are recorded at start and replayed as one launch each. ``auto``: on a GPU, if
+            what is replayed agrees with what is launched; ``off``: never. 512 MiB are left free for them where the
+            pool is sized.
         num_threads: Threads of the tensor library; where it is not given, the processors that the process (and
             its container) may use.
 
@@ -46,6 +49,7 @@ class EngineConfig:
     linear_dtype: Literal["auto", "int8"] = "auto"
     device: Literal["cpu", "cuda"] = "cpu"
     kernels: Literal["auto", "cpu", "triton", "reference"] = "auto"
+    cuda_graphs: Literal["auto", "off"] = "auto"
     num_threads: int | None = None
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from engine.batch import ExtendBatch
+from engine.batch import ExtendBatch, PaddedBatch
 from engine.kv_pool import KvPool
 from engine.model_config import LayerAttention, ModelConfig
 from engine.readout import LmHead
@@ -16,6 +16,7 @@ from engine.rotary import Rotary
 from engine.weights import LayerWeights, ModelWeights
 from kernels.api import AttentionPlan, AttentionShape, KernelSet, LinearOp, SublayerOp
 from kernels.composed import feed_forward, normed_linear
+from kernels.weights import Weight, dense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +92,12 @@ class Decoder:
             feed_forward_out_norm=layer.feed_forward_out_norm,
         )
 
-    def _pack(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        return self._kernels.pack_linear_int8(weight, bias) if self._int8 else self._kernels.pack_linear(weight, bias)
+    def _pack(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
+        if self._int8:
+            return self._kernels.pack_linear_int8(dense(weight), bias)
+        return self._kernels.pack_linear(weight, bias)
 
-    def _normed(self, layer: LayerWeights, weight: Tensor, bias: Tensor | None) -> SublayerOp:
+    def _normed(self, layer: LayerWeights, weight: Weight, bias: Tensor | None) -> SublayerOp:
         """A linear layer of the normed input of ``layer``."""
         norm, eps = layer.input_norm, self._config.rms_norm_eps
         if self._int8:
@@ -128,16 +131,48 @@ class Decoder:
         Returns:
             ``[R, d]`` float32: hidden states of the rows that are read, after the final norm.
         """
-        kernels = self._kernels
-        update = self._embed(batch.tokens)
-        stream = torch.zeros(update.shape, device=self.device)  # the residual stream; layers add to it
-        turns = {rotary: (cos[batch.positions], sin[batch.positions]) for rotary, (cos, sin) in self._tables.items()}
-        plan = kernels.plan(batch.spans)
-        for index, layer in enumerate(self._layers[:-1]):
-            query, key, value = self._place_all(layer, layer.qkv(stream, update), turns[layer.rotary])
-            attended = self._attend(index, query, key, value, batch, pool, plan)
-            update = self._after_attention(layer, stream, attended)
+        stream, update, turns = self._begin(batch.tokens, batch.positions)
+        plan = self._kernels.plan(batch.spans)
+        for index in range(len(self._layers) - 1):
+            update = self._layer(index, stream, update, turns, batch, pool, plan)
         return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary])
+
+    def forward_padded(self, batch: PaddedBatch, pool: KvPool) -> Tensor:
+        """As :meth:`forward`, in a way that depends on the shapes of ``batch`` alone and asks nothing on the host.
+
+        So what it launches can be recorded, and does the same for another step in the same memory. All
+        rows go through the last layer, for which are read is not known then.
+
+        Returns:
+            ``[T, d]`` float32: hidden states of ``batch.read_rows``.
+        """
+        stream, update, turns = self._begin(batch.tokens, batch.positions)
+        for index in range(len(self._layers)):
+            update = self._layer(index, stream, update, turns, batch, pool, batch.plan)
+        read = batch.read_rows
+        return self._kernels.rms_norm(stream[read] + update[read], self._final_norm, self._config.rms_norm_eps)
+
+    def _begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, dict[Rotary, _Turn]]:
+        """The residual stream, to which layers add; the first update of it; the turns of all rows."""
+        update = self._embed(tokens)
+        turns = {rotary: (cos[positions], sin[positions]) for rotary, (cos, sin) in self._tables.items()}
+        return torch.zeros(update.shape, device=self.device), update, turns
+
+    def _layer(
+        self,
+        index: int,
+        stream: Tensor,
+        update: Tensor,
+        turns: dict[Rotary, _Turn],
+        batch: ExtendBatch | PaddedBatch,
+        pool: KvPool,
+        plan: AttentionPlan,
+    ) -> Tensor:
+        """The update of a layer that all rows go through."""
+        layer = self._layers[index]
+        query, key, value = self._place_all(layer, layer.qkv(stream, update), turns[layer.rotary])
+        attended = self._attend(index, query, key, value, batch, pool, plan)
+        return self._after_attention(layer, stream, attended)
 
     def _last_layer(self, stream: Tensor, update: Tensor, batch: ExtendBatch, pool: KvPool, turn: _Turn) -> Tensor:
         kernels, config, layer, index = self._kernels, self._config, self._layers[-1], len(self._layers) - 1
@@ -153,7 +188,7 @@ class Decoder:
         return kernels.rms_norm(read_stream + update, self._final_norm, config.rms_norm_eps)
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        rows = self._embedding[tokens]
+        rows = self._embedding.index_select(0, tokens)
         return rows if self._config.embedding_scale == 1 else rows * self._embedding_scale
 
     def _place(self, heads: Tensor, norm: Tensor | None, turn: _Turn) -> Tensor:
@@ -180,13 +215,15 @@ class Decoder:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        batch: ExtendBatch,
+        batch: ExtendBatch | PaddedBatch,
         pool: KvPool,
         plan: AttentionPlan,
     ) -> Tensor:
         key_pool, value_pool = pool.layer(index)
-        self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
-        if not len(query):
+        # a quantised pool also rounds what is not kept, so that scores do not hang on what is
+        if batch.keep_rows.shape[0] or pool.scales is not None:
+            self._kernels.store_kv(key, value, key_pool, value_pool, batch.keep_rows, batch.keep_slots)
+        if not query.shape[0]:
             return query.flatten(1)
         return self._kernels.attend(query, key, value, key_pool, value_pool, plan, self._layers[index].shape).flatten(1)
 

@@ -320,6 +320,7 @@ class EngineInfo:
     kernels: str
     vocab_size: int  # width of the logits
     num_layers: int
+    weight_bytes: int  # of the weights as they are held
     kv_bytes_per_token: int
     block_size: int
     num_blocks: int
@@ -327,6 +328,7 @@ class EngineInfo:
     step_tokens: int
     max_queued_tokens: int
     warm_up_s: float  # time to compile kernels at start; 0 where none are
+    replayed_tokens: tuple[int, ...]  # sizes of steps that are replayed from a recording, ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

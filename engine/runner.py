@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import torch
 from engine.api import EngineObserver
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.config import EngineConfig
+from engine.cuda_graphs import find_recorder
 from engine.device import find_device, find_kernels, model_dtype, move_weights, pool_dtype
 from engine.device_loss import DeviceLost
 from engine.errors import (
@@ -43,12 +44,14 @@ from engine.records import (
     ScoreTask,
     TaskEnd,
 )
+from engine.replay import RESERVED_BYTES, record_steps
 from engine.row_order import order_rows
 from engine.scheduler import Scheduler
 from engine.sequence import TaskState
 from engine.step import StepFailed, StepRunner
 from engine.task_checks import check_generation, check_row
 from engine.warm_up import warm_up
+from kernels.api import ReplayableKernels
 
 _LOG = logging.getLogger(__name__)
 _RETRY_LIMIT_S = 60.0
@@ -301,8 +304,14 @@ def start_engine(
     """
     torch.set_num_threads(config.num_threads or available_processors())
     find_device(config)
-    loaded = load_checkpoint(checkpoint, model_dtype(config), adapter=adapter)
-    engine = build_engine(loaded, config, observer)
+
+    def build() -> EngineThread:
+        return build_engine(load_checkpoint(checkpoint, model_dtype(config), adapter=adapter), config, observer)
+
+    # On a thread that ends, and with it those of OpenMP that wait for it: while there are more than processors, OpenMP
+    # lets the engine's own sleep after every operation, and to wake one takes longer than a small operation does.
+    with ThreadPoolExecutor(1, "build-engine") as builder:
+        engine = builder.submit(build).result()
     # what was built so far lives as long as the process: keep it out of every later collection
     gc.collect()
     gc.freeze()
@@ -317,13 +326,21 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
     decoder = Decoder(
         model, move_weights(checkpoint.weights, device), kernels, int8_linear=config.linear_dtype == "int8"
     )
-    num_blocks = count_blocks(model, config, free_bytes=free_memory(device))
-    cache = PrefixCache(num_blocks=num_blocks, block_size=config.block_size)
+    recorder = find_recorder(config, device)
+    free_bytes = max(0, free_memory(device) - (RESERVED_BYTES if recorder is not None else 0))
+    num_blocks = count_blocks(model, config, free_bytes=free_bytes)
+    pool = KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=pool_dtype(config), device=device)
+    replays = None
+    if recorder is not None and isinstance(kernels, ReplayableKernels) and num_blocks > 1:
+        replays = record_steps(
+            decoder, pool, kernels, recorder, block_size=config.block_size, step_tokens=config.step_tokens
+        )
+    # what is replayed writes to the last block what nobody wants
+    cache = PrefixCache(num_blocks=num_blocks if replays is None else num_blocks - 1, block_size=config.block_size)
     scheduler = Scheduler(cache, step_tokens=config.step_tokens)
     longest = min(config.max_row_tokens or model.max_positions, model.max_positions)
     if longest > cache.capacity_tokens:
         _LOG.warning("rows are limited to the %d tokens of the pool, not %d", cache.capacity_tokens, longest)
-    pool = KvPool(model, num_blocks=num_blocks, block_size=config.block_size, dtype=pool_dtype(config), device=device)
     largest_step = config.step_tokens if device.type == "cuda" else None
     warm_up_s = warm_up(decoder, pool, kernels, block_size=config.block_size, largest_step=largest_step)
     info = EngineInfo(
@@ -336,13 +353,15 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         kernels=kernels.name,
         vocab_size=len(checkpoint.weights.head),
         num_layers=model.num_layers,
+        weight_bytes=checkpoint.weights.num_bytes(as_codes=kernels.keeps_codes and config.linear_dtype == "auto"),
         kv_bytes_per_token=model.kv_bytes_per_token(*config.kv_widths),
         block_size=config.block_size,
-        num_blocks=num_blocks,
+        num_blocks=cache.num_blocks,
         max_row_tokens=min(longest, cache.capacity_tokens),
         step_tokens=config.step_tokens,
         max_queued_tokens=config.max_queued_tokens,
         warm_up_s=warm_up_s,
+        replayed_tokens=() if replays is None else replays.sizes,
     )
     steps = StepRunner(
         decoder=decoder,
@@ -350,5 +369,6 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         cache=cache,
         scheduler=scheduler,
         kernels=kernels,
+        replays=replays,
     )
     return EngineThread(info=info, cache=cache, scheduler=scheduler, steps=steps, observer=observer)

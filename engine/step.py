@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.batch import build_batch
+from engine.batch import lay_out, on_device
 from engine.device_clock import DeviceClock
 from engine.device_loss import is_device_lost
 from engine.kv_pool import KvPool
@@ -16,6 +16,7 @@ from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
 from engine.readout import read_out
 from engine.records import StepStats
+from engine.replay import StepReplays
 from engine.scheduler import Scheduler, Step
 from kernels.api import KernelSet
 
@@ -33,16 +34,28 @@ class _Ran:
 
 
 class StepRunner:
-    """Runs steps one after the other on the tensors of one model."""
+    """Runs steps one after the other on the tensors of one model.
+
+    Args:
+        replays: Recordings of small steps, for ``decoder`` and ``pool``.
+    """
 
     def __init__(
-        self, *, decoder: Decoder, pool: KvPool, cache: PrefixCache, scheduler: Scheduler, kernels: KernelSet
+        self,
+        *,
+        decoder: Decoder,
+        pool: KvPool,
+        cache: PrefixCache,
+        scheduler: Scheduler,
+        kernels: KernelSet,
+        replays: StepReplays | None = None,
     ) -> None:
         self._decoder = decoder
         self._pool = pool
         self._cache = cache
         self._scheduler = scheduler
         self._kernels = kernels
+        self._replays = replays
         self._clock = DeviceClock(decoder.device)
 
     def run(self) -> tuple[Step, StepStats] | None:
@@ -80,17 +93,19 @@ class StepRunner:
 
     @torch.inference_mode()
     def _compute(self, step: Step) -> _Ran:
-        batch = build_batch(step, self._cache.block_size, self._decoder.device)
+        layout = lay_out(step, self._cache.block_size)
         began = time.perf_counter()
         self._clock.start()
-        hidden = self._decoder.forward(batch, self._pool)
+        hidden = self._replays.run(layout) if self._replays is not None else None
+        if hidden is None:
+            hidden = self._decoder.forward(on_device(layout, self._decoder.device), self._pool)
         self._clock.stop()
-        read_out(batch.reads, hidden, self._decoder.head, self._kernels)
+        read_out(layout.reads, hidden, self._decoder.head, self._kernels)
         ended = time.perf_counter()
         prefill_s = self._clock.seconds()
         return _Ran(
-            read_rows=len(batch.read_rows),
-            num_spans=batch.spans.num_spans,
+            read_rows=len(layout.read_rows),
+            num_spans=layout.spans.num_spans,
             began=began,
             ended=ended,
             prefill_s=prefill_s,

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import torch
 
-from engine.batch import ExtendBatch, to_device
+from engine.batch import ExtendBatch, StepLayout, on_device
 from engine.errors import DeviceError
 from engine.kv_pool import KvPool
 from engine.model import Decoder
@@ -52,7 +52,7 @@ def warm_up(
     if largest_step is not None:
         sizes[StepSize(queries=largest_step, keys=0)] = None
     for number, size in enumerate(sizes, start=1):
-        _run(_batch(size, block_size, decoder.device), decoder, pool, kernels)
+        _run(on_device(_step(size, block_size), decoder.device), decoder, pool, kernels)
         _LOG.info(
             "warm-up step %d of %d (%d rows, %d keys): %.1f s so far",
             number, len(sizes), size.queries, size.keys, time.perf_counter() - began,
@@ -77,21 +77,15 @@ def _run(batch: ExtendBatch, decoder: Decoder, pool: KvPool, kernels: KernelSet)
         ) from error
 
 
-def _batch(size: StepSize, block_size: int, device: torch.device) -> ExtendBatch:
+def _step(size: StepSize, block_size: int) -> StepLayout:
     """The step of ``size``: every row is read, and the first is kept."""
-    rows = np.arange(size.queries, dtype=np.int64)
-    positions = np.full(size.queries, size.keys, dtype=np.int64)
-    nothing, first = np.zeros_like(rows), np.zeros(1, dtype=np.int64)
-    columns = to_device([nothing, positions, rows, first, first], device)
-    spans = _spans(size, block_size)
-    return ExtendBatch(
-        tokens=columns[0],
-        positions=columns[1],
-        spans=spans,
-        read_rows=columns[2],
-        read_spans=spans,
-        keep_rows=columns[3],
-        keep_slots=columns[4],
+    first = np.zeros(1, dtype=np.int64)
+    return StepLayout(
+        tokens=np.zeros(size.queries, dtype=np.int64),
+        spans=_spans(size, block_size),
+        read_rows=np.arange(size.queries, dtype=np.int64),
+        keep_rows=first,
+        keep_slots=first,
         reads=[],
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from engine.errors import CheckpointError
 from engine.model_config import ModelConfig
 from engine.weights import LayerWeights, ModelWeights
+from kernels.weights import Weight
 
 
 class Part(Enum):
@@ -50,7 +51,13 @@ class Slot:
     """Where one tensor of a checkpoint goes: ``view`` is all of a weight or some of its rows."""
 
     part: Part
-    view: Tensor
+    view: Weight
+
+    @property
+    def tensor(self) -> Tensor:
+        """The view, of weights that are not kept as codes."""
+        assert isinstance(self.view, Tensor), "numbers go to weights that were allocated for numbers"
+        return self.view
 
 
 def allocate(config: ModelConfig, dtype: torch.dtype) -> ModelWeights:
@@ -71,7 +78,7 @@ def slots_by_name(weights: ModelWeights, config: ModelConfig, names: Mapping[Par
         names: ``{layer}`` stands for the layer's number. Must name every part that the form in
             which the checkpoint is stored has.
     """
-    parts = {Part.EMBEDDING: weights.embedding, Part.FINAL_NORM: weights.final_norm}
+    parts: dict[Part, Weight] = {Part.EMBEDDING: weights.embedding, Part.FINAL_NORM: weights.final_norm}
     if not config.tie_word_embeddings:
         parts[Part.HEAD] = weights.head
     slots = {names[part]: Slot(part, view) for part, view in parts.items()}
@@ -134,10 +141,10 @@ def _empty_layer(config: ModelConfig, dtype: torch.dtype) -> LayerWeights:
     )
 
 
-def _layer_parts(layer: LayerWeights, config: ModelConfig) -> dict[Part, Tensor]:
+def _layer_parts(layer: LayerWeights, config: ModelConfig) -> dict[Part, Weight]:
     """Views of what a checkpoint holds of one layer."""
     cuts = (config.num_heads * config.head_dim, (config.num_heads + config.num_kv_heads) * config.head_dim)
-    parts: dict[Part, Tensor | None] = {
+    parts: dict[Part, Weight | None] = {
         Part.INPUT_NORM: layer.input_norm,
         Part.ATTENTION_OUT: layer.attention_out,
         Part.FEED_FORWARD_NORM: layer.feed_forward_norm,
@@ -151,8 +158,10 @@ def _layer_parts(layer: LayerWeights, config: ModelConfig) -> dict[Part, Tensor]
     if config.stored.fused:
         parts |= {Part.QKV: layer.qkv, Part.GATE_UP: layer.gate_up}
     else:
-        parts |= zip((Part.QUERY, Part.KEY, Part.VALUE), torch.tensor_split(layer.qkv, cuts), strict=True)
-        parts |= zip((Part.GATE, Part.UP), layer.gate_up.chunk(2), strict=True)
+        first, second = cuts
+        parts |= {Part.QUERY: layer.qkv[:first], Part.KEY: layer.qkv[first:second], Part.VALUE: layer.qkv[second:]}
+        width = config.intermediate_size
+        parts |= {Part.GATE: layer.gate_up[:width], Part.UP: layer.gate_up[width:]}
     if layer.qkv_bias is not None:
         views = torch.tensor_split(layer.qkv_bias, cuts)
         parts |= zip((Part.QUERY_BIAS, Part.KEY_BIAS, Part.VALUE_BIAS), views, strict=True)

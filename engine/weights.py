@@ -7,21 +7,24 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from kernels.weights import CodedWeight, Weight
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
     """One decoder layer. ``d`` hidden size, ``F`` feed-forward width; weights are ``[out, in]``.
 
+    A weight may be the codes of the checkpoint, which stand for numbers of the dtype of the rest.
     Norm weights are float32 whatever the dtype of the rest: Gemma's are 1 plus what was trained,
     a sum that bfloat16 would round. What a family has not is None.
     """
 
     input_norm: Tensor  # [d] float32
-    qkv: Tensor  # [(H + 2 H_kv) D, d], rows in the order q, k, v; half-split rotary order
-    attention_out: Tensor  # [d, H D]
+    qkv: Weight  # [(H + 2 H_kv) D, d], rows in the order q, k, v; half-split rotary order
+    attention_out: Weight  # [d, H D]
     feed_forward_norm: Tensor  # [d] float32
-    gate_up: Tensor  # [2 F, d], gate first
-    down: Tensor  # [d, F]
+    gate_up: Weight  # [2 F, d], gate first
+    down: Weight  # [d, F]
     qkv_bias: Tensor | None = None  # [(H + 2 H_kv) D]
     attention_out_bias: Tensor | None = None  # [d]
     query_norm: Tensor | None = None  # [D] float32
@@ -36,6 +39,19 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor  # [d] float32
     head: Tensor  # [V, d]; the embedding itself where the two are tied
+
+    def num_bytes(self, *, as_codes: bool) -> int:
+        """Bytes of all weights, a tied head counted once; ``as_codes``: of codes where there are some, else numbers."""
+        held: list[Tensor | CodedWeight] = [self.embedding, self.final_norm]
+        if self.head is not self.embedding:
+            held.append(self.head)
+        for layer in self.layers:
+            parts = (getattr(layer, field.name) for field in fields(layer))
+            held += [part for part in parts if part is not None]
+        return sum(
+            part.numel() * part.dtype.itemsize if isinstance(part, CodedWeight) and not as_codes else part.nbytes
+            for part in held
+        )
 
     def to(self, device: torch.device) -> ModelWeights:
         """The same weights on ``device``; a tied head stays tied."""

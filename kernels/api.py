@@ -10,14 +10,16 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from kernels.weights import Weight
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -155,7 +157,12 @@ class KernelSet(Protocol):
         """
         ...
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    @property
+    def keeps_codes(self) -> bool:
+        """Whether what it packs of a :class:`kernels.weights.CodedWeight` in bfloat16 is the codes, not the numbers."""
+        ...
+
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
         ...
 
@@ -170,12 +177,12 @@ class KernelSet(Protocol):
         """
         ...
 
-    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         """:meth:`add_rms_norm` with ``norm`` [in], then the linear layer of ``weight`` [out, in] and ``bias`` [out]."""
         ...
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         """:meth:`add_rms_norm`, then a gated feed-forward part.
 
@@ -239,7 +246,7 @@ class KernelSet(Protocol):
         Args:
             key, value: ``[T, H_kv, D]``.
             key_pool, value_pool: ``[H_kv, S, D]``, written at ``slots`` only; both of one kind.
-            rows, slots: ``[K]`` int64; slots are distinct.
+            rows, slots: ``[K]`` int64; slots are distinct, but for rows that are named again with their slot.
         """
         ...
 
@@ -309,5 +316,55 @@ class KernelSet(Protocol):
 
         Returns:
             ``[R, V]`` float32.
+        """
+        ...
+
+
+class ReplayLayout(Protocol):
+    """Where in a stretch of device memory attention finds what it reads of a step, for all steps of one size."""
+
+    @property
+    def num_ints(self) -> int:
+        """Length of the stretch in int32s."""
+        ...
+
+    def plan(self, memory: Tensor) -> AttentionPlan:
+        """A plan that attends to whatever step ``memory`` [num_ints] int32 describes when it is run."""
+        ...
+
+    def write(self, table: SpanTable, into: IntArray) -> int | None:
+        """Describe a step in ``into`` [num_ints], to be copied to the memory of a plan.
+
+        Args:
+            table: Has as many query rows as the layout.
+
+        Returns:
+            How many ints of ``into``, from the first, the plan reads; None where the step does not fit.
+        """
+        ...
+
+
+@runtime_checkable
+class ReplayableKernels(KernelSet, Protocol):
+    """A kernel set whose launches can be recorded once and replayed for other steps of the same size.
+
+    With a plan of a :class:`ReplayLayout`, no operation of a step asks for anything on the host, and
+    what is launched, with what constants, depends on shapes alone.
+    """
+
+    def replay_layout(
+        self,
+        shapes: Collection[AttentionShape],
+        dtype: torch.dtype,
+        *,
+        quantised: bool,
+        num_queries: int,
+        block_size: int,
+        num_slots: int,
+    ) -> ReplayLayout:
+        """The layout for steps of ``num_queries`` rows on a model with layers of ``shapes``.
+
+        Args:
+            dtype: Of the query; ``quantised``: the pool, of ``num_slots`` slots, holds codes.
         """
         ...

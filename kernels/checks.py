@@ -27,6 +27,7 @@ from kernels.api import (
     SpanTable,
 )
 from kernels.spans import previous_spans
+from kernels.weights import CODED_INPUTS, CodedWeight, Weight
 
 Dim = int | str
 """A wanted extent: a number, or a letter that stands for any number."""
@@ -58,9 +59,9 @@ def check_add_rms_norm(stream: Tensor, update: Tensor, weight: Tensor) -> None:
     _check_dtype("stream", stream, torch.float32)
     if not stream.is_contiguous():
         raise KernelInputError(f"stream: a dense tensor wanted, got strides {list(stream.stride())}")
-    _check_shape("update", update, list(stream.shape))
+    _check_shape("update", update, stream.shape)
     _check_float("update", update)
-    _check_shape("weight", weight, [stream.shape[1]])
+    _check_shape("weight", weight, (stream.shape[1],))
     _check_float("weight", weight)
     _check_device([("stream", stream), ("update", update), ("weight", weight)])
 
@@ -72,7 +73,7 @@ def check_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     if x.shape[2] % 2:
         raise KernelInputError(f"x: an even head size wanted, got {x.shape[2]}")
     for name, table in (("cos", cos), ("sin", sin)):
-        _check_shape(name, table, [x.shape[0], x.shape[2] // 2])
+        _check_shape(name, table, (x.shape[0], x.shape[2] // 2))
         _check_dtype(name, table, torch.float32)
     _check_device([("x", x), ("cos", cos), ("sin", sin)])
 
@@ -91,10 +92,12 @@ def check_gate_up(gate_up: Tensor) -> None:
         raise KernelInputError(f"gate_up: an even width wanted, got {gate_up.shape[1]}")
 
 
-def check_linear(weight: Tensor, bias: Tensor | None) -> None:
+def check_linear(weight: Weight, bias: Tensor | None) -> None:
     """Accept ``weight`` [out, in] with ``bias`` [out] or none."""
     _check_shape("weight", weight, ["out", "in"])
     _check_float("weight", weight)
+    if isinstance(weight, CodedWeight):
+        _check_coded_weight(weight)
     if bias is not None:
         _check_shape("bias", bias, [weight.shape[0]])
         _check_device([("weight", weight), ("bias", bias)])
@@ -102,20 +105,21 @@ def check_linear(weight: Tensor, bias: Tensor | None) -> None:
 
 def check_linear_input(x: Tensor, inputs: int, dtype: torch.dtype) -> None:
     """Accept what a packed layer of so many ``inputs`` reads: ``x`` [T, in] of its dtype with dense rows."""
-    _check_shape("x", x, ["T", inputs])
+    if x.shape[1:] != (inputs,):
+        _check_shape("x", x, ["T", inputs])
     _check_dtype("x", x, dtype)
     if x.stride(1) != 1 and x.shape[1] > 1:
         raise KernelInputError(f"x: dense rows wanted, got strides {list(x.stride())}")
 
 
-def check_normed_linear(norm: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+def check_normed_linear(norm: Tensor, weight: Weight, bias: Tensor | None) -> None:
     """Accept what :func:`check_linear` does, with ``norm`` [in]."""
     check_linear(weight, bias)
     _check_shape("norm", norm, [weight.shape[1]])
     _check_device([("norm", norm), ("weight", weight)])
 
 
-def check_feed_forward(norm: Tensor, gate_up: Tensor, down: Tensor) -> None:
+def check_feed_forward(norm: Tensor, gate_up: Weight, down: Weight) -> None:
     """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]."""
     check_linear(gate_up, None)
     _check_shape("gate_up", gate_up, [2 * down.shape[1], len(down)])
@@ -304,9 +308,24 @@ def _check_codes(name: str, half: QuantisedPool) -> None:
     _check_device([(name, half.codes), (f"{name}.scales", half.scales)])
 
 
-def _check_shape(name: str, tensor: Tensor, wanted: Sequence[Dim]) -> None:
-    # a plain loop: this runs for every tensor of every launch, and a generator costs three times as much
+def _check_coded_weight(weight: CodedWeight) -> None:
+    if weight.bits not in (4, 8):
+        raise KernelInputError(f"weight: codes in 4 or 8 bits wanted, got {weight.bits}")
+    rows, inputs = weight.shape
+    if inputs % CODED_INPUTS:
+        raise KernelInputError(f"weight: codes of a multiple of {CODED_INPUTS} inputs wanted, got {inputs}")
+    _check_dtype("weight.codes", weight.codes, torch.int8)
+    for name, numbers in (("weight.scales", weight.scales), ("weight.offsets", weight.offsets)):
+        _check_shape(name, numbers, [rows, inputs // CODED_INPUTS])
+        _check_dtype(name, numbers, torch.float32)
+        _check_device([("weight.codes", weight.codes), (name, numbers)])
+
+
+def _check_shape(name: str, tensor: Weight, wanted: Sequence[Dim]) -> None:
+    # this runs for every tensor of every launch: tuples compare at once, and a generator would cost three times as much
     got = tensor.shape
+    if got == wanted:
+        return
     fits = len(got) == len(wanted)
     for want, extent in zip(wanted, got, strict=False):
         if want != extent and isinstance(want, int):
@@ -321,12 +340,12 @@ def _check_dtype(name: str, tensor: Tensor, wanted: torch.dtype) -> None:
         raise KernelInputError(f"{name}: {wanted} wanted, got {tensor.dtype}")
 
 
-def _check_float(name: str, tensor: Tensor) -> None:
+def _check_float(name: str, tensor: Weight) -> None:
     if not tensor.dtype.is_floating_point:
         raise KernelInputError(f"{name}: a float dtype wanted, got {tensor.dtype}")
 
 
-def _check_device(named: Sequence[tuple[str, Tensor]]) -> None:
+def _check_device(named: Sequence[tuple[str, Weight]]) -> None:
     for (first_name, first), (name, tensor) in pairwise(named):
         if tensor.device != first.device:
             raise KernelInputError(f"{name}: the device of {first_name}, {first.device}, wanted, got {tensor.device}")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kernels import checks
 from kernels.api import Activation, KernelSet, LinearOp, SublayerOp
+from kernels.weights import Weight
 
 _VOCABULARY_CHUNK = 16_384
 
@@ -50,13 +51,13 @@ class ComposedLayers:
     """The layers of a kernel set made of its other operations, to inherit."""
 
     def pack_normed_linear(
-        self: KernelSet, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None
+        self: KernelSet, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None
     ) -> SublayerOp:
         checks.check_normed_linear(norm, weight, bias)
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
-        self: KernelSet, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+        self: KernelSet, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         checks.check_feed_forward(norm, gate_up, down)
         return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)

@@ -26,8 +26,9 @@ from kernels.composed import capped, feed_forward, normed_linear, vocabulary_log
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
-from kernels.native import AttentionWork, NativeLinear, NativeOps, cut
+from kernels.native import AttentionWork, NativeAttention, NativeLinear, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
+from kernels.weights import Weight, dense
 
 _VOCABULARY_CHUNK = 8192
 
@@ -38,6 +39,7 @@ class CpuPlan:
     def __init__(self, table: SpanTable) -> None:
         self.reach = checks.check_spans(table)
         self.num_queries = table.num_queries
+        self.ways: dict[object, NativeAttention | None] = {}  # by what tensors look like that were checked
         self._table = table
         self._work: dict[tuple[int, int], AttentionWork] = {}
 
@@ -72,6 +74,10 @@ class CpuKernels:
     def has_int8_linear(self) -> bool:
         return int8_linear_works(self._native)
 
+    @property
+    def keeps_codes(self) -> bool:
+        return self._native is not None and self._native.linear is not None
+
     def __init__(self, native: NativeOps | None = None) -> None:
         self._native = native
         self._packs = packing_works()
@@ -83,30 +89,30 @@ class CpuKernels:
         del shape, dtype, quantised, max_keys  # nothing is compiled
         return ()
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
         if (native := self._native_linear(weight)) is not None:
             return native.layer(weight, bias)
-        if self._packs and weight.dtype == torch.bfloat16:
-            return PackedLinear(weight, bias)
-        dense = weight.contiguous()
-        return lambda x: F.linear(x, dense, bias)
+        numbers = dense(weight).contiguous()
+        if self._packs and numbers.dtype == torch.bfloat16:
+            return PackedLinear(numbers, bias)
+        return lambda x: F.linear(x, numbers, bias)
 
-    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+    def pack_normed_linear(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         checks.check_normed_linear(norm, weight, bias)
         if (native := self._native_linear(weight)) is not None:
             return native.normed_layer(norm, eps, weight, bias)
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         checks.check_feed_forward(norm, gate_up, down)
         if (native := self._native_linear(gate_up)) is not None:
             return native.feed_forward(norm, eps, gate_up, down, activation)
         return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
 
-    def _native_linear(self, weight: Tensor) -> NativeLinear | None:
+    def _native_linear(self, weight: Weight) -> NativeLinear | None:
         return None if self._native is None or weight.dtype != torch.bfloat16 else self._native.linear
 
     def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
@@ -182,18 +188,33 @@ class CpuKernels:
         shape: AttentionShape,
     ) -> Tensor:
         plan = checks.own_plan(plan, CpuPlan)
+        if isinstance(key_pool, Tensor) and isinstance(value_pool, Tensor):
+            # layers of a step differ in nothing that is checked, and checks take a good part of a small step
+            tensors = (query, key, value, key_pool, value_pool)
+            look = (shape, *[(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors])
+            if look not in plan.ways:
+                self._check_attend(query, key, value, key_pool, value_pool, plan, shape)
+                native = None if self._native is None else self._native.attention
+                plan.ways[look] = native if native is not None and native.takes(*tensors) else None
+            if (way := plan.ways[look]) is not None:
+                return way(query, key, value, key_pool, value_pool, plan.work(shape), shape)
+        else:
+            self._check_attend(query, key, value, key_pool, value_pool, plan, shape)
+        return attend(query, key, value, key_pool, value_pool, plan.segments, shape, self._native)
+
+    @staticmethod
+    def _check_attend(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_pool: PoolHalf,
+        value_pool: PoolHalf,
+        plan: CpuPlan,
+        shape: AttentionShape,
+    ) -> None:
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
-        native = None if self._native is None else self._native.attention
-        if (
-            native is not None
-            and isinstance(key_pool, Tensor)
-            and isinstance(value_pool, Tensor)
-            and native.takes(query, key, value, key_pool, value_pool)
-        ):
-            return native(query, key, value, key_pool, value_pool, plan.work(shape), shape)
-        return attend(query, key, value, key_pool, value_pool, plan.segments, shape, self._native)
 
     def label_logits(self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None) -> Tensor:
         checks.check_label_logits(hidden, head, label_ids, soft_cap)

@@ -27,6 +27,7 @@ from kernels.api import (
     StepSize,
 )
 from kernels.composed import ComposedLayers
+from kernels.weights import Weight, dense
 
 _VOCABULARY_CHUNK = 8192
 
@@ -52,6 +53,7 @@ class ReferenceKernels(ComposedLayers):
     name = "reference"
     code_dtypes = frozenset(CODE_LIMIT)
     has_int8_linear = True
+    keeps_codes = False
 
     def warm_up(
         self, shape: AttentionShape, dtype: torch.dtype, *, quantised: bool, max_keys: int
@@ -59,9 +61,9 @@ class ReferenceKernels(ComposedLayers):
         del shape, dtype, quantised, max_keys  # nothing is compiled
         return ()
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
-        full_weight = weight.float()
+        full_weight = dense(weight).float()
         full_bias = None if bias is None else bias.float()
 
         def linear(x: Tensor) -> Tensor:

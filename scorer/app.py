@@ -242,6 +242,7 @@ def _publish(metrics: Metrics, model: LoadedModel, *, passed: bool) -> None:
                 "kv_dtype": info.kv_dtype,
                 "device": info.device,
                 "kernels": info.kernels,
+                "cuda_graphs": list(info.replayed_tokens),
                 "templates": model.prompts.names,
                 "max_prompt_tokens": info.max_row_tokens,
                 "num_blocks": info.num_blocks,

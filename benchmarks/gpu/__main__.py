@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.check import CheckFailed, Judge
-from benchmarks.gpu.end_to_end import BATCHES, BadScores, Run
+from benchmarks.gpu.end_to_end import BATCHES, SMALL, BadScores, Batch, Run
 from benchmarks.gpu.methods import CompiledFlex, FlashInfer, Method, PaddedSdpa, SetMethod, Unavailable
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.timing import matmul_ceiling, time_in_turns
@@ -71,19 +72,29 @@ def _end_to_end(only: str, *, repeats: int, deadline: float) -> bool:
             print(f"\n{name}: left out, the time is over")
             continue
         print(f"\n## {name}, random weights, bf16, whole engine\n")
-        run = Run(name, config, EngineConfig(device="cuda", step_tokens=16_384, pool_bytes=8 << 30), _DTYPE)
-        try:
-            print("| batch | cold pairs/s | warm pairs/s | device busy, warm |\n|---|---|---|---|")
-            for batch in BATCHES:
-                print(run.measure(batch, repeats=repeats))
-        except BadScores as failure:
-            print(f"- WRONG: {failure}")
-            return False
-        finally:
-            run.close()
-            del run
+        print(
+            "| batch | graphs up to (tokens) | cold pairs/s | warm pairs/s | device busy, warm |\n|---|---|---|---|---|"
+        )
+        settings = EngineConfig(device="cuda", step_tokens=16_384, pool_bytes=8 << 30)
+        for batches, used in (((*BATCHES, SMALL), settings), ((SMALL,), replace(settings, cuda_graphs="off"))):
+            sound = _batches(Run(name, config, used, _DTYPE), batches, repeats=repeats)
             gc.collect()
             torch.cuda.empty_cache()
+            if not sound:
+                return False
+    return True
+
+
+def _batches(run: Run, batches: Sequence[Batch], *, repeats: int) -> bool:
+    """Print the lines of one engine and close it; False when a row has no finite score."""
+    try:
+        for batch in batches:
+            print(run.measure(batch, repeats=repeats))
+    except BadScores as failure:
+        print(f"- WRONG: {failure}")
+        return False
+    finally:
+        run.close()
     return True
 
 

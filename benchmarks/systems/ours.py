@@ -82,6 +82,7 @@ class Ours:
             settings=f"kernels {info.kernels}, {changed}",
             facts={
                 "base_bytes": self._base_bytes,
+                "weight_bytes": info.weight_bytes,
                 "kv_bytes_per_token": info.kv_bytes_per_token,
                 "pool_tokens": info.num_blocks * info.block_size,
                 "block_size": info.block_size,

@@ -79,6 +79,7 @@ class OursOverHttp:
                 "template": self._added_tokens,
                 "pid": self._server.pid,
                 "base_bytes": self._base_bytes,
+                "weight_bytes": info["weight_bytes"],
                 "kv_bytes_per_token": info["kv_bytes_per_token"],
                 "pool_tokens": info["num_blocks"] * info["block_size"],
                 "step_tokens": info["max_batch_tokens"],

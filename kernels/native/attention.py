@@ -78,10 +78,7 @@ class NativeAttention:
         group = shape.num_heads // shape.num_kv_heads
         arguments = _Arguments(
             *(tensor.data_ptr() for tensor in (query, key, value, key_pool, value_pool, out)),
-            *(
-                array.ctypes.data
-                for array in (work.units, work.items, work.pieces, work.joins, work.positions, work.block_ids)
-            ),
+            *work.addresses,
             len(work.units), len(work.joins), work.num_shares, work.unit_tokens * group,
             query.stride(0), key.stride(0), value.stride(0), key_pool.stride(0),
             shape.num_kv_heads, group, shape.head_dim, work.block_size, shape.window or 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ _UNITS_PER_THREAD = 4
 _WHOLE = -1  # in place of a share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: they leave no room for what is worked out once
 class AttentionWork:
     """A step cut into units: runs of query tokens, each with the runs of keys that they see.
 
@@ -46,9 +47,15 @@ class AttentionWork:
     block_size: int
     unit_tokens: int
 
-    @property
+    @cached_property
     def num_shares(self) -> int:
         return int(self.joins[:, 3].max(initial=0))
+
+    @cached_property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the C code finds the arrays, in its order."""
+        arrays = (self.units, self.items, self.pieces, self.joins, self.positions, self.block_ids)
+        return tuple(array.ctypes.data for array in arrays)
 
 
 def cut(table: SpanTable, *, group: int, kv_heads: int, num_threads: int) -> AttentionWork:

@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
 SOURCES = tuple(_FOLDER / name for name in ("elementwise.c", "attention.c", "linear.c", "vocabulary.c"))
-HEADERS = tuple(_FOLDER / name for name in ("tiles.h", "panels.h", "softmax.h"))
+HEADERS = tuple(_FOLDER / name for name in ("tiles.h", "weights.h", "panels.h", "softmax.h"))
 PREBUILT = Path(__file__).with_name("prebuilt")
 _COMPILERS = ("cc", "gcc", "clang")
 # What -ffast-math allows but for NaN and infinity; that flag itself would link code that turns

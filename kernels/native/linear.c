@@ -11,13 +11,12 @@
  *
  * Judge: kernels.reference.
  */
-#include "tiles.h"
+#include "weights.h"
 
 #if defined(__AMX_BF16__)
 #include <math.h>
 #include <omp.h>
 
-#define STEP (2 * TILE) /* what one step along the inputs reads of 32 rows, or of 32 outputs: two tiles */
 #define DEPTH 24        /* steps along the inputs for which a panel of outputs stays in the first-level cache */
 #define BLOCK 256       /* rows that a thread takes through a layer at once, when there are many */
 #define FEW 128         /* up to so many rows are one block, whose outputs the threads share */
@@ -28,10 +27,11 @@ typedef struct {
     float *stream;                  /* [rows, in] dense, to which x is added; NULL: x itself is the input */
     const bf16 *x;                  /* [rows, in] */
     const float *norm;              /* [in] weight of the norm of stream */
-    const bf16 *first, *second;     /* packed; second NULL: a linear layer, else a feed-forward part */
+    const char *first, *second;     /* packed; second NULL: a linear layer, else a feed-forward part */
     const float *bias;              /* [out] or NULL; of a linear layer */
     bf16 *out;                      /* [rows, out] dense */
     int64_t rows, in, inner, out_width, x_stride, gate; /* inner: outputs of a gated first product */
+    int64_t first_coding, second_coding;
     float eps;
 } layer;
 
@@ -50,21 +50,37 @@ static inline bf16 *packed_at(bf16 *block, int64_t steps, int64_t row, int64_t s
     return block + (row / 32 * steps + step) * STEP + row % 32 * 32;
 }
 
-/* weight [out, in] as panels of 32 outputs, each one step of 32 inputs after the other. With gate, a panel is 16
- * gates and the 16 rows that they open, which stand `out / 2` rows below. What is beyond the weight is zero. */
+/* weight [out, in] in the layout of weights.h. */
 void pack_weight(const bf16 *weight, bf16 *packed, int64_t out, int64_t in, int64_t gated) {
-    const int64_t steps = (in + 31) / 32, width = gated ? 16 : 32, half = gated ? out / 2 : out;
-    const int64_t panels = round_up(half, 32) / width;
+    const panel_layout l = layout_of(out, in, gated);
 #pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < panels; p++)
-        for (int64_t s = 0; s < steps; s++)
+    for (int64_t p = 0; p < l.panels; p++)
+        for (int64_t s = 0; s < l.steps; s++)
             for (int64_t tile = 0; tile < 2; tile++)
                 for (int64_t n = 0; n < 16; n++) {
-                    int64_t column = p * width + (gated ? n : tile * 16 + n);
-                    const bf16 *from = weight + (column + (gated ? tile * half : 0)) * in + s * 32;
-                    bf16 *to = packed + (p * steps + s) * STEP + tile * TILE + n * 2;
+                    const int64_t row = row_of(&l, p, tile, n);
+                    bf16 *to = packed + (p * l.steps + s) * STEP + tile * TILE + n * 2;
                     for (int64_t k = 0; k < 32; k++)
-                        to[k / 2 * 32 + k % 2] = column < half && s * 32 + k < in ? from[k] : 0;
+                        to[k / 2 * 32 + k % 2] = row >= 0 && s * 32 + k < in ? weight[row * in + s * 32 + k] : 0;
+                }
+}
+
+/* The same of a weight that is scale * code + offset: codes [out, in], one byte each; scales and offsets [out, in / 32]. */
+void pack_codes(const uint8_t *codes, const float *scales, const float *offsets, char *packed, int64_t out, int64_t in,
+                int64_t gated, int64_t coding) {
+    const panel_layout l = layout_of(out, in, gated);
+    memset(packed, 0, l.panels * l.steps * step_bytes(coding));
+#pragma omp parallel for schedule(static)
+    for (int64_t p = 0; p < l.panels; p++)
+        for (int64_t s = 0; s < l.steps; s++)
+            for (int64_t tile = 0; tile < 2; tile++)
+                for (int64_t n = 0; n < 16; n++) {
+                    const int64_t row = row_of(&l, p, tile, n), block = row * l.steps + s;
+                    char *to = packed + (p * l.steps + s) * step_bytes(coding) + tile * tile_bytes(coding);
+                    if (row < 0) continue;
+                    put_codes(to, codes + row * in + s * 32, n, coding);
+                    put_number(to + code_bytes(coding), scales[block], n, coding);
+                    put_number(to + code_bytes(coding) + (has_half_scales(coding) ? 32 : 64), offsets[block], n, coding);
                 }
 }
 
@@ -155,11 +171,19 @@ static inline void write_some(pending *p, int64_t rows) {
 
 /* ---- product -------------------------------------------------------------------------------------------- */
 
+/* Steps of a panel that are still to be unpacked. */
+typedef struct {
+    const char *from; /* NULL: none is */
+    int64_t coding;
+} coded_steps;
+
 /* sums [32, 32] of one panel for 32 rows along `steps` steps, on top of what is there with `resume`. Meanwhile, for the
- * vector units are idle otherwise: rows of the panel before are written, and what comes next is brought nearer. */
-static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *sums, int resume, int both, pending *before,
-                            const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
-    const int64_t some = (32 + steps - 1) / steps;
+ * vector units are idle otherwise: coded steps are unpacked into b, rows of the panel before are written, and what comes
+ * next is brought nearer. */
+static inline void multiply(const bf16 *a, bf16 *b, coded_steps coded, int64_t steps, float *sums, int resume, int both,
+                            pending *before, const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
+    const int64_t some = (32 + steps - 1) / steps, step = step_bytes(coded.coding);
+    if (coded.from) unpack_step(coded.from, coded.coding, b);
     if (resume) {
         _tile_loadd(0, sums, 128);
         _tile_loadd(1, sums + 16, 128);
@@ -182,6 +206,7 @@ static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
+        if (coded.from && s + 1 < steps) unpack_step(coded.from + (s + 1) * step, coded.coding, b + STEP);
         for (int64_t i = 0; i < lines; i++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
         for (int64_t i = 0; i < some; i++, soon += stride) __builtin_prefetch(soon, 1);
         write_some(before, some);
@@ -195,10 +220,11 @@ static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *
 }
 
 /* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */
-static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *weight, int64_t from, int64_t to,
-                       target t, int64_t columns, float *scratch) {
-    const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH);
-    const int64_t lines = (32 + groups - 1) / groups, stride = t.gate ? 32 : t.stride;
+static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const char *weight, int64_t coding, int64_t from, int64_t to,
+                       target t, int64_t columns, float *scratch, bf16 *unpacked) {
+    const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH), step = step_bytes(coding);
+    /* lines of what is multiplied next that each step of a group brings nearer; coded ones are read by the first group alone */
+    const int64_t lines = coding == CODING_NONE ? (32 + groups - 1) / groups : step / 64, stride = t.gate ? 32 : t.stride;
     pending last = {.next = 0, .count = 0};
     int64_t turn = 0;
     for (int64_t p = from; p < to; p++) {
@@ -207,14 +233,16 @@ static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *w
         here.width = least(width, columns - here.column);
         for (int64_t s = 0; s < steps; s += depth) {
             const int64_t now = least(depth, steps - s);
-            const bf16 *b = weight + (p * steps + s) * STEP;
+            const char *b = weight + (p * steps + s) * step;
             for (int64_t g = 0; g < groups; g++) {
+                const int unpack = coding != CODING_NONE && g == 0;
                 float *sums = scratch + (steps > depth ? g : turn++ % 2) * 1024;
-                const char *ahead = (const char *)(b + now * STEP) + g * lines * 64 * now;
+                const char *ahead = b + now * step + (coding == CODING_NONE ? g * lines * 64 * now : 0);
                 /* where the 32 rows of this group begin */
                 here.to = t.gate ? t.to + (g * t.steps + here.column / 32) * STEP : t.to + g * 32 * t.stride;
-                multiply(a + (g * steps + s) * STEP, b, now, sums, s > 0, rows - g * 32 > 16, &last, ahead, lines,
-                         here.to + (t.gate ? 0 : here.column), stride);
+                multiply(a + (g * steps + s) * STEP, coding == CODING_NONE ? (bf16 *)b : unpacked,
+                         (coded_steps){unpack ? b : NULL, coding}, now, sums, s > 0, rows - g * 32 > 16, &last, ahead,
+                         coding == CODING_NONE || g == 0 ? lines : 0, here.to + (t.gate ? 0 : here.column), stride);
                 write_some(&last, 32);
                 if (s + now == steps) last = (pending){.target = here, .sums = sums, .count = least(32, rows - g * 32)};
             }
@@ -225,7 +253,7 @@ static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *w
 
 /* ---- layers --------------------------------------------------------------------------------------------- */
 
-static _Thread_local kept_memory kept;
+static _Thread_local kept_memory kept, kept_weights;
 
 typedef struct {
     int64_t in_steps, inner_steps, first_panels, second_panels; /* of a feed-forward part; else only the firsts */
@@ -245,27 +273,44 @@ static sizes sizes_of(const layer *l, int64_t rows) {
 
 /* Panels [from, to) of the first or only product, of rows that are packed in `block` and are rows `row` and on of the step. */
 static void first_product(const layer *l, const sizes *z, const bf16 *block, bf16 *inner, int64_t row, int64_t rows,
-                          int64_t from, int64_t to, float *sums) {
+                          int64_t from, int64_t to, float *sums, bf16 *unpacked) {
     target t = {.gate = l->gate, .bias = l->bias};
     if (l->gate) t.to = inner, t.steps = z->inner_steps;
     else t.to = l->out + row * l->out_width, t.stride = l->out_width;
-    run_panels(block, rows, z->in_steps, l->first, from, to, t, l->gate ? z->inner_steps * 32 : l->out_width, sums);
+    run_panels(block, rows, z->in_steps, l->first, l->first_coding, from, to, t, l->gate ? z->inner_steps * 32 : l->out_width,
+               sums, unpacked);
 }
 
 static void second_product(const layer *l, const sizes *z, const bf16 *inner, int64_t row, int64_t rows, int64_t from,
-                           int64_t to, float *sums) {
+                           int64_t to, float *sums, bf16 *unpacked) {
     target t = {.to = l->out + row * l->out_width, .stride = l->out_width};
-    run_panels(inner, rows, z->inner_steps, l->second, from, to, t, l->out_width, sums);
+    run_panels(inner, rows, z->inner_steps, l->second, l->second_coding, from, to, t, l->out_width, sums, unpacked);
 }
 
-/* Every thread takes blocks of rows through the whole layer. */
+/* The part of a thread in unpacking `count` steps; gives where all of them are once every thread is done. */
+static const char *unpack_share(const char *from, int64_t coding, bf16 *to, int64_t count) {
+    if (coding == CODING_NONE) return from;
+#pragma omp for schedule(static)
+    for (int64_t s = 0; s < count; s++) unpack_step(from + s * step_bytes(coding), coding, to + s * STEP);
+    return (const char *)to;
+}
+
+/* Every thread takes blocks of rows through the whole layer. Coded weights are unpacked before, once for all rows. */
 static int layer_by_rows(const layer *l, int64_t threads) {
     const int64_t rounds = (l->rows + threads * BLOCK - 1) / (threads * BLOCK);
     const int64_t height = round_up((l->rows + threads * rounds - 1) / (threads * rounds), 32);
     const sizes z = sizes_of(l, height);
+    const int64_t first_steps = l->first_coding ? z.first_panels * z.in_steps : 0;
+    const int64_t second_steps = l->second_coding ? z.second_panels * z.inner_steps : 0;
+    bf16 *weights = NULL;
+    if (first_steps + second_steps && !(weights = (bf16 *)take(&kept_weights, (first_steps + second_steps) * STEP * 2))) return 1;
     int failed = 0;
 #pragma omp parallel
     {
+        layer plain = *l;
+        plain.first = unpack_share(l->first, l->first_coding, weights, first_steps);
+        plain.second = unpack_share(l->second, l->second_coding, weights + first_steps * STEP, second_steps);
+        plain.first_coding = plain.second_coding = CODING_NONE;
         char *memory = take(&kept, z.block_bytes + z.inner_bytes + z.sums_bytes);
         bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
         float *sums = (float *)(memory + z.block_bytes + z.inner_bytes);
@@ -278,35 +323,38 @@ static int layer_by_rows(const layer *l, int64_t threads) {
             const int64_t rows = least(height, l->rows - lo);
             if (!memory) continue;
             for (int64_t row = 0; row < rows; row++) pack_row(l, block, row, lo + row);
-            first_product(l, &z, block, inner, lo, rows, 0, z.first_panels, sums);
-            if (l->gate) second_product(l, &z, inner, lo, rows, 0, z.second_panels, sums);
+            first_product(&plain, &z, block, inner, lo, rows, 0, z.first_panels, sums, NULL);
+            if (l->gate) second_product(&plain, &z, inner, lo, rows, 0, z.second_panels, sums, NULL);
         }
         leave_tiles(&before);
     }
     return failed;
 }
 
-/* All rows are one block; threads share the panels. */
+/* All rows are one block; threads share the panels. Coded weights are unpacked a panel at a time. */
 static int layer_by_panels(const layer *l, int64_t threads) {
     const sizes z = sizes_of(l, l->rows);
-    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * z.sums_bytes);
+    const int64_t own_bytes = z.sums_bytes + DEPTH * STEP * 2; /* of each thread */
+    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * own_bytes);
     if (!memory) return 1;
     bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
     const int64_t first_chunk = (z.first_panels + 4 * threads - 1) / (4 * threads);
     const int64_t second_chunk = (z.second_panels + 4 * threads - 1) / (4 * threads);
 #pragma omp parallel
     {
-        float *sums = (float *)(memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * z.sums_bytes);
+        char *own = memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * own_bytes;
+        float *sums = (float *)own;
+        bf16 *unpacked = (bf16 *)(own + z.sums_bytes);
         const tile_shapes before = enter_tiles();
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < l->rows; row++) pack_row(l, block, row, row);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t p = 0; p < z.first_panels; p += first_chunk)
-            first_product(l, &z, block, inner, 0, l->rows, p, least(p + first_chunk, z.first_panels), sums);
+            first_product(l, &z, block, inner, 0, l->rows, p, least(p + first_chunk, z.first_panels), sums, unpacked);
         if (l->gate)
 #pragma omp for schedule(dynamic, 1)
             for (int64_t p = 0; p < z.second_panels; p += second_chunk)
-                second_product(l, &z, inner, 0, l->rows, p, least(p + second_chunk, z.second_panels), sums);
+                second_product(l, &z, inner, 0, l->rows, p, least(p + second_chunk, z.second_panels), sums, unpacked);
         leave_tiles(&before);
     }
     return 0;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from kernels import checks
 from kernels.api import Activation, LinearOp, SublayerOp
+from kernels.weights import CODED_INPUTS, CodedWeight, Weight, dense
 
 _LOG = logging.getLogger(__name__)
 
 _POINTERS = ("stream", "x", "norm", "first", "second", "bias", "out")
-_SIZES = ("rows", "in", "inner", "out_width", "x_stride", "gate")
+_SIZES = ("rows", "in", "inner", "out_width", "x_stride", "gate", "first_coding", "second_coding")
 _GATES: dict[Activation, int] = {"silu": 1, "gelu_tanh": 2}
 # outputs of a panel, and inputs of a step along it
 _TILE = 32
@@ -24,6 +26,21 @@ _TILE = 32
 _TOLERANCE = 2.0**-6
 # absolute, of logits and their log-sum-exp: hidden states keep 16 bits in the product with the head
 _HEAD_TOLERANCE = 2.0**-12
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A weight in the layout of ``weights.h``."""
+
+    memory: Tensor
+    coding: int = 0  # numbers; else an index into the codings there
+
+
+def _coding(weight: CodedWeight) -> tuple[int, int]:
+    """How the codes of ``weight`` are packed, and in how many bytes for 32 inputs of 32 outputs."""
+    halves = weight.has_half_scales
+    code_bytes = _TILE * CODED_INPUTS * weight.bits // 8
+    return (1 if weight.bits == 4 else 3) + (not halves), code_bytes + 2 * _TILE * (2 if halves else 4)
 
 
 class _Layer(ctypes.Structure):
@@ -46,19 +63,33 @@ class _Question(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Parts:
     """What a layer keeps. Weights are packed; of a feed-forward part ``first`` is gate and up, ``inner`` wide each."""
 
-    first: Tensor
+    first: _Packed
     inputs: int
     width: int  # outputs
     bias: Tensor | None = None  # [width] float32
     norm: Tensor | None = None  # [in] float32
     eps: float = 0.0
-    second: Tensor | None = None
+    second: _Packed | None = None
     inner: int = 0
     gate: int = 0
+
+    @cached_property
+    def prepared(self) -> bytes:
+        """What the C code is told of the layer, all but the rows that come and go."""
+        first, second = self.first, self.second
+        tensors = self.norm, first.memory, None if second is None else second.memory, self.bias
+        norm, first_at, second_at, bias = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        layer = _Layer(
+            norm=norm, first=first_at, second=second_at, bias=bias, inner=self.inner, out_width=self.width,
+            gate=self.gate, eps=self.eps,
+            first_coding=first.coding, second_coding=0 if second is None else second.coding,
+        )  # fmt: skip
+        setattr(layer, "in", self.inputs)
+        return bytes(layer)
 
 
 class NativeLinear:
@@ -75,10 +106,12 @@ class NativeLinear:
         self._run, self._pack = library.run_layer, library.pack_weight
         self._run.argtypes, self._run.restype = [ctypes.POINTER(_Layer)], ctypes.c_int
         self._pack.argtypes, self._pack.restype = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 3, None
+        self._pack_codes = library.pack_codes
+        self._pack_codes.argtypes, self._pack_codes.restype = [ctypes.c_void_p] * 4 + [ctypes.c_int64] * 4, None
         self._ask = library.run_vocabulary
         self._ask.argtypes, self._ask.restype = [ctypes.POINTER(_Question)], ctypes.c_int
 
-    def layer(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    def layer(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         """See :meth:`kernels.api.KernelSet.pack_linear`; ``weight`` is bfloat16. Holds a packed copy.
 
         What is given raises MemoryError where a thread found no memory to work in.
@@ -88,7 +121,7 @@ class NativeLinear:
         parts = _Parts(first=self._packed(weight), inputs=inputs, width=width, bias=bias)
         return lambda x: self._do(x, parts)
 
-    def normed_layer(self, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None = None) -> SublayerOp:
+    def normed_layer(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_normed_linear`; as for :meth:`layer`."""
         (width, inputs), norm = weight.shape, norm.float()
         bias = None if bias is None else bias.float()
@@ -96,7 +129,7 @@ class NativeLinear:
         return self._sublayer(parts, norm)
 
     def feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Tensor, down: Tensor, activation: Activation
+        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
     ) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_feed_forward`; as for :meth:`layer`."""
         (width, inner), norm = down.shape, norm.float()
@@ -113,24 +146,31 @@ class NativeLinear:
 
         return run
 
-    def _packed(self, weight: Tensor, *, gated: bool = False) -> Tensor:
+    def _packed(self, weight: Weight, *, gated: bool = False) -> _Packed:
         """``weight`` [out, in] in the layout of the product; ``gated``: it is gate and up, gate first."""
-        dense = weight.contiguous()
         rows, inputs = weight.shape
-        columns = _rounded_up(rows // 2) * 2 if gated else _rounded_up(rows)
-        packed = torch.empty(columns * _rounded_up(inputs), dtype=weight.dtype)
-        self._pack(dense.data_ptr(), packed.data_ptr(), rows, inputs, gated)
+        panels = _rounded_up(rows // 2) * 2 // _TILE if gated else _rounded_up(rows) // _TILE
+        steps = panels * (_rounded_up(inputs) // CODED_INPUTS)
+        if isinstance(weight, CodedWeight):
+            coding, step_bytes = _coding(weight)
+            packed = _Packed(torch.empty(steps * step_bytes, dtype=torch.uint8), coding)
+            parts = [part.contiguous() for part in (weight.codes, weight.scales, weight.offsets)]
+            pointers = [part.data_ptr() for part in (*parts, packed.memory)]
+            self._pack_codes(*pointers, rows, inputs, gated, coding)
+        else:
+            numbers = weight.contiguous()
+            packed = _Packed(torch.empty(steps * _TILE * CODED_INPUTS, dtype=weight.dtype))
+            self._pack(numbers.data_ptr(), packed.memory.data_ptr(), rows, inputs, gated)
         return packed
 
     def _do(self, x: Tensor, parts: _Parts, stream: Tensor | None = None) -> Tensor:
         checks.check_linear_input(x, parts.inputs, torch.bfloat16)
-        rows = len(x)
-        out = torch.empty(rows, parts.width, dtype=x.dtype)
-        tensors = stream, x, parts.norm, parts.first, parts.second, parts.bias, out
-        layer = _Layer(
-            *[None if tensor is None else tensor.data_ptr() for tensor in tensors],
-            rows, parts.inputs, parts.inner, parts.width, x.stride(0), parts.gate, parts.eps,
-        )  # fmt: skip
+        rows = x.shape[0]
+        out = torch.empty(rows, parts.width, dtype=torch.bfloat16)
+        layer = _Layer.from_buffer_copy(parts.prepared)
+        layer.x, layer.out, layer.rows, layer.x_stride = x.data_ptr(), out.data_ptr(), rows, x.stride(0)
+        if stream is not None:
+            layer.stream = stream.data_ptr()
         if self._run(ctypes.byref(layer)):
             raise MemoryError("a thread found no memory for the workspace of a linear layer")
         return out
@@ -177,6 +217,7 @@ def _disagreements(linear: NativeLinear) -> list[str]:
     """What is wrong. Sizes are no multiple of a tile, rows are few and more than threads share."""
     right = {
         "linear layers": _layer_agrees(linear),
+        "layers of coded weights": _codes_agree(linear),
         "feed-forward parts": all(_feed_forward_agrees(linear, gate) for gate in _GATES),
         "logits of the head": _head_agrees(linear),
     }
@@ -202,6 +243,27 @@ def _feed_forward_agrees(linear: NativeLinear, activation: Activation) -> bool:
     wanted = (opened * up).bfloat16().float() @ down.float().T
     got = linear.feed_forward(norm, eps, gate_up, down, activation)(stream, x)
     return torch.equal(stream, grown) and _close(got, wanted)
+
+
+def _codes_agree(linear: NativeLinear) -> bool:
+    """Bit for bit with layers of the same numbers, where few rows are and where many are."""
+    random = _Random()
+    x, stream, norm = random(140, 864), random(140, 864).float(), random(864).float()
+    for bits, wide in ((4, False), (4, True), (8, False), (8, True)):
+        plain, gate_up, down = (
+            random.coded(*shape, bits=bits, wide=wide) for shape in ((50, 864), (192, 864), (864, 96))
+        )
+        layers = [linear.layer(weight) for weight in (plain, dense(plain))]
+        wholes = [
+            linear.feed_forward(norm, 0.5, first, second, "silu")
+            for first, second in ((gate_up, down), (dense(gate_up), dense(down)))
+        ]
+        for rows in (5, 140):
+            got, wanted = (layer(x[:rows]) for layer in layers)
+            got_whole, wanted_whole = (whole(stream[:rows].clone(), x[:rows]) for whole in wholes)
+            if not (torch.equal(got, wanted) and torch.equal(got_whole, wanted_whole)):
+                return False
+    return True
 
 
 def _head_agrees(linear: NativeLinear) -> bool:
@@ -230,3 +292,10 @@ class _Random:
 
     def __call__(self, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=self._generator).bfloat16()
+
+    def coded(self, rows: int, inputs: int, *, bits: int, wide: bool) -> CodedWeight:
+        """Codes of all values; ``wide``: scales and offsets are small multiples of what fits 16 bits."""
+        least, most = (0, 16) if bits == 4 else (-128, 128)
+        codes = torch.randint(least, most, (rows, inputs), generator=self._generator, dtype=torch.int8)
+        scales, offsets = self(2, rows, inputs // CODED_INPUTS).mul_(0.01 / most).half().float() * (63 if wide else 1)
+        return CodedWeight(codes=codes, scales=scales, offsets=offsets, bits=bits, dtype=torch.bfloat16)

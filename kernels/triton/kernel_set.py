@@ -8,7 +8,7 @@ the bit patterns of bfloat16, triton-lang/triton#11584, so it is refused there).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 import triton
@@ -32,11 +32,13 @@ from kernels.triton.merge_partials import merge_partials
 from kernels.triton.metadata import TritonPlan
 from kernels.triton.plan import Geometry
 from kernels.triton.quantise_kv import store_quantised
+from kernels.triton.replay import ReplayPlan, TritonReplayLayout
 from kernels.triton.rms_norm import rms_norm
 from kernels.triton.rotary import rotate
 from kernels.triton.store_kv import store_kv, store_kv_kernel
 from kernels.triton.tree_attention import tree_attention
 from kernels.triton.tuning import FLOAT8_ARCH, INTERPRETED, Launch, LaunchKey, choose_launch, reachable
+from kernels.weights import Weight, dense
 
 # a multiprocessor holds about two programs, so fewer programs than this leave some idle
 _PROGRAMS_PER_MULTIPROCESSOR = 2
@@ -62,6 +64,7 @@ class TritonKernels(ComposedLayers):
 
     name = "triton"
     has_int8_linear = False
+    keeps_codes = False
 
     def __init__(
         self,
@@ -100,10 +103,10 @@ class TritonKernels(ComposedLayers):
         no_tokens = torch.zeros(1, 4, dtype=torch.int32, device=self._device)
         merge_partials(out, partial, sums, sums, no_tokens, group=shape.num_heads // shape.num_kv_heads)
 
-    def pack_linear(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
+    def pack_linear(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
         checks.check_linear(weight, bias)
-        dense = weight.contiguous()
-        return lambda x: torch.nn.functional.linear(x, dense, bias)
+        numbers = dense(weight).contiguous()
+        return lambda x: torch.nn.functional.linear(x, numbers, bias)
 
     def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
         del weight, bias
@@ -164,7 +167,7 @@ class TritonKernels(ComposedLayers):
         plan: AttentionPlan,
         shape: AttentionShape,
     ) -> Tensor:
-        plan = checks.own_plan(plan, TritonPlan)
+        plan = _own_plan(plan)
         checks.check_attend(
             query, key, value, key_pool, value_pool, shape, num_queries=plan.num_queries, reach=plan.reach
         )
@@ -181,15 +184,41 @@ class TritonKernels(ComposedLayers):
                 quantised=isinstance(key_pool, QuantisedPool),
             )
         )
-        step = plan.cut(
-            Geometry(
-                tile_tokens=launch.tile_rows * shape.num_kv_heads // shape.num_heads,
-                tile_keys=launch.tile_keys,
-                window=shape.window,
-                target_units=-(-self._split_below // shape.num_kv_heads),
-            )
-        )
+        step = plan.cut(self._geometry(shape, launch))
         return tree_attention(query, key, value, key_pool, value_pool, step, shape, launch)
+
+    def replay_layout(
+        self,
+        shapes: Collection[AttentionShape],
+        dtype: torch.dtype,
+        *,
+        quantised: bool,
+        num_queries: int,
+        block_size: int,
+        num_slots: int,
+    ) -> TritonReplayLayout:
+        """See :meth:`kernels.api.ReplayableKernels.replay_layout`; the launch is that of steps with long spans."""
+        launches = {
+            shape: self._choose(
+                self._launch_key(shape, dtype, queries=num_queries, longest_span=num_slots, quantised=quantised)
+            )
+            for shape in shapes
+        }
+        return TritonReplayLayout(
+            [self._geometry(shape, launch) for shape, launch in launches.items()],
+            num_queries=num_queries,
+            longest_span=num_slots,
+            block_size=block_size,
+            num_slots=num_slots,
+        )
+
+    def _geometry(self, shape: AttentionShape, launch: Launch) -> Geometry:
+        return Geometry(
+            tile_tokens=launch.tile_rows * shape.num_kv_heads // shape.num_heads,
+            tile_keys=launch.tile_keys,
+            window=shape.window,
+            target_units=-(-self._split_below // shape.num_kv_heads),
+        )
 
     def _launch_key(
         self, shape: AttentionShape, dtype: torch.dtype, *, queries: int, longest_span: int, quantised: bool
@@ -236,6 +265,10 @@ class TritonKernels(ComposedLayers):
             if tensor.dtype not in known:
                 raise KernelInputError(f"{name}: one of {sorted(map(str, known))} wanted, got {tensor.dtype}")
             _check_dense(name, tensor)
+
+
+def _own_plan(plan: AttentionPlan) -> TritonPlan | ReplayPlan:
+    return plan if isinstance(plan, ReplayPlan) else checks.own_plan(plan, TritonPlan)
 
 
 def _check_dense(name: str, tensor: Tensor) -> None:

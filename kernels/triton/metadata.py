@@ -14,7 +14,7 @@ from kernels.triton.plan import Geometry, WorkList, build
 
 # sections start at multiples of 16 int32 = 64 bytes, so every pointer has the alignment
 # (16 bytes) that the kernels are compiled for
-_SECTION_INTS = 16
+SECTION_INTS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class TritonPlan:
 
 def _to_device(work: WorkList, block_size: int, device: torch.device) -> StepMetadata:
     sections = [work.units, work.items, work.rows, work.block_ids, work.merges]
-    starts = np.cumsum([0, *(-(-section.size // _SECTION_INTS) * _SECTION_INTS for section in sections)])
+    starts = np.cumsum([0, *(-(-section.size // SECTION_INTS) * SECTION_INTS for section in sections)])
     # pinned memory makes the copy asynchronous; the allocator keeps it until the copy is done
     host = torch.empty(max(int(starts[-1]), 1), dtype=torch.int32, pin_memory=device.type == "cuda")
     for start, section in zip(starts, sections, strict=False):

@@ -37,7 +37,7 @@ def store_kv_kernel(
 
 
 def store_kv(key: Tensor, value: Tensor, key_pool: Tensor, value_pool: Tensor, rows: Tensor, slots: Tensor) -> None:
-    """Launch the scatter. Two equal slots in one call are a caller's bug: the winner is undefined."""
+    """Launch the scatter. Two rows for one slot in one call are a caller's bug: the winner is undefined."""
     _, num_kv_heads, head_dim = key.shape
     store_kv_kernel[rows.shape[0], num_kv_heads](
         key, value, key_pool, value_pool, rows, slots,

@@ -98,11 +98,15 @@ class Info(Struct, frozen=True, kw_only=True):
     kv_dtype: str
     device: str
     kernels: str
+    cuda_graphs: Annotated[
+        list[int], Meta(description="Tokens of the steps that are replayed as a CUDA graph; none where none are.")
+    ]
     default_template: str
     templates: list[str]
     calibration: Annotated[str | None, Meta(description="`name@version` of the calibration, if one is loaded.")]
     block_size: int
     num_blocks: int
+    weight_bytes: Annotated[int, Meta(description="Memory that the weights take.")]
     kv_bytes_per_token: int
     limits: Limits
 
@@ -182,11 +186,13 @@ def _info(model: LoadedModel, settings: Settings) -> Info:
         kv_dtype=engine.kv_dtype,
         device=engine.device,
         kernels=engine.kernels,
+        cuda_graphs=list(engine.replayed_tokens),
         default_template=model.prompts.default.template.id,
         templates=model.prompts.names,
         calibration=model.calibration.id if model.calibration else None,
         block_size=engine.block_size,
         num_blocks=engine.num_blocks,
+        weight_bytes=engine.weight_bytes,
         kv_bytes_per_token=engine.kv_bytes_per_token,
         limits=Limits(
             max_body_bytes=settings.max_body_bytes,

@@ -86,6 +86,7 @@ def run_memory(
     monkeypatch.setattr(own_runs, "resident_bytes", resident)
     facts = {
         "base_bytes": 100 * MIB,
+        "weight_bytes": MIB,
         "kv_bytes_per_token": kv_bytes,
         "pool_tokens": pool_tokens,
         "step_tokens": 8,

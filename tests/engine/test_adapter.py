@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from engine.checkpoint import Checkpoint, load_checkpoint
 from engine.errors import CheckpointError
+from kernels.weights import dense
 from tests.helpers.adapter_files import RANK, every_module, write_adapter
 from tests.helpers.families import tiny_gemma3_with_images, tiny_model
 from tests.helpers.llama_files import save_folder, write_gguf
@@ -95,8 +96,8 @@ def test_what_the_adapter_does_not_name_stays_as_it_is(tmp_path: Path, model: Pr
     plain = load_checkpoint(base, torch.float32).weights.layers
     found = load_checkpoint(base, torch.float32, adapter=adapter).weights.layers
 
-    assert torch.equal(found[0].qkv, plain[0].qkv)
-    changed = (found[1].qkv != plain[1].qkv).any(dim=1)
+    assert torch.equal(dense(found[0].qkv), dense(plain[0].qkv))
+    changed = (dense(found[1].qkv) != dense(plain[1].qkv)).any(dim=1)
     queries, keys = 4 * 24, 2 * 24
     assert changed.nonzero().flatten().tolist() == list(range(queries, queries + keys))
 
@@ -109,11 +110,11 @@ def test_the_scale_may_go_by_the_root_of_the_rank(tmp_path: Path, model: PreTrai
 
 
 def test_a_sum_is_rounded_once(model: PreTrainedModel, base: Path, adapter: Path, tmp_path: Path) -> None:
-    plain = load_checkpoint(base, torch.bfloat16).weights.layers[0].down
+    plain = dense(load_checkpoint(base, torch.bfloat16).weights.layers[0].down)
     tensors = load_file(adapter / "adapter_model.safetensors")
     down, up = (tensors[f"base_model.model.model.layers.0.mlp.down_proj.lora_{each}.weight"] for each in "AB")
 
-    found = load_checkpoint(base, torch.bfloat16, adapter=adapter).weights.layers[0].down
+    found = dense(load_checkpoint(base, torch.bfloat16, adapter=adapter).weights.layers[0].down)
 
     exact = plain.double() + 6 / RANK * (up.double() @ down.double())
     assert found.dtype == torch.bfloat16

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch import ExtendBatch, build_batch
+from engine.batch import ExtendBatch, lay_out, on_device
 from engine.prefix_tree import Segment
 from engine.scheduler import Step
 from kernels.checks import check_span_table
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def next_batch(engine: PaperEngine) -> tuple[Step, ExtendBatch]:
     step = engine.scheduler.next_step()
     assert step is not None
-    return step, build_batch(step, engine.cache.block_size, CPU)
+    return step, on_device(lay_out(step, engine.cache.block_size), CPU)
 
 
 def spans(batch: ExtendBatch) -> set[tuple[int, int, int, int, int, bool, bool]]:

@@ -15,6 +15,7 @@ from engine.checkpoint_gguf import load_gguf
 from engine.errors import CheckpointError
 from engine.gguf_file import read_gguf_header
 from engine.weights import ModelWeights
+from kernels.weights import CodedWeight, dense
 from tests.helpers.llama_files import HEAD_SHAPES, assert_same_weights, head_shape, tiny_llama, write_gguf
 
 DEQUANTISED = [
@@ -25,9 +26,9 @@ DEQUANTISED = [
 ]  # fmt: skip
 
 
-def load(path: Path, dtype: torch.dtype = torch.float32) -> ModelWeights:
+def load(path: Path, dtype: torch.dtype = torch.float32, *, coded: bool = False) -> ModelWeights:
     header = read_gguf_header(path)
-    return load_gguf(header, gguf_model_config(header), dtype)
+    return load_gguf(header, gguf_model_config(header), dtype, coded=coded)
 
 
 def rounded(model: LlamaForCausalLM, encoding: Encoding) -> LlamaForCausalLM:
@@ -84,6 +85,54 @@ def test_every_encoding_that_can_be_dequantised_is_read(tmp_path: Path, encoding
     weights = load(write_gguf(model, tmp_path / "model.gguf", extra={"token_embd.weight": (stored, encoding)}))
 
     assert torch.equal(weights.embedding, torch.from_numpy(np.array(gguf.dequantize(stored, encoding))))
+
+
+CODED = [Encoding.Q4_0, Encoding.Q4_1, Encoding.Q5_0, Encoding.Q5_1, Encoding.Q8_0]
+
+
+@pytest.mark.parametrize("encoding", CODED)
+def test_codes_that_are_kept_stand_for_the_same_numbers(tmp_path: Path, encoding: Encoding) -> None:
+    model = tiny_llama()
+
+    weights = load(write_gguf(model, tmp_path / "model.gguf", encoding=encoding), torch.bfloat16, coded=True)
+
+    assert_same_weights(weights, rounded(model, encoding), torch.bfloat16)
+    for layer in weights.layers:
+        for weight in (layer.qkv, layer.attention_out, layer.gate_up, layer.down):
+            assert isinstance(weight, CodedWeight)
+            assert weight.bits == (4 if encoding in (Encoding.Q4_0, Encoding.Q4_1) else 8)
+
+
+@pytest.mark.parametrize(("encoding", "bits"), [(Encoding.Q8_0, 8), (Encoding.F16, None)])
+def test_a_weight_of_several_encodings_has_codes_that_hold_all_or_none(
+    tmp_path: Path, encoding: Encoding, bits: int | None
+) -> None:
+    model = tiny_llama()
+    value = model.state_dict()["model.layers.0.self_attn.v_proj.weight"].numpy()
+    extra = {"blk.0.attn_v.weight": (gguf.quantize(value, encoding), encoding)}
+    path = write_gguf(model, tmp_path / "model.gguf", encoding=Encoding.Q4_1, extra=extra)
+
+    mixed, whole = load(path, torch.bfloat16, coded=True).layers[:2]
+
+    assert (mixed.qkv.bits if isinstance(mixed.qkv, CodedWeight) else None) == bits
+    assert isinstance(whole.qkv, CodedWeight)
+    assert whole.qkv.bits == 4
+    assert torch.equal(dense(mixed.qkv), dense(load(path, torch.bfloat16).layers[0].qkv))
+
+
+def test_bytes_of_codes_are_counted_as_they_are_packed(tmp_path: Path) -> None:
+    path = write_gguf(tiny_llama(), tmp_path / "model.gguf", encoding=Encoding.Q4_1)
+
+    coded, numbers = load(path, torch.bfloat16, coded=True), load(path, torch.bfloat16)
+
+    in_layers = sum(
+        weight.numel()
+        for layer in coded.layers
+        for weight in (layer.qkv, layer.attention_out, layer.gate_up, layer.down)
+    )
+    assert coded.num_bytes(as_codes=False) == numbers.num_bytes(as_codes=False) == numbers.num_bytes(as_codes=True)
+    # 32 codes in 16 bytes, a scale and an offset in two each
+    assert coded.num_bytes(as_codes=False) - coded.num_bytes(as_codes=True) == 2 * in_layers - in_layers // 32 * 20
 
 
 def test_a_matrix_longer_than_one_run_of_rows_is_complete(tmp_path: Path) -> None:

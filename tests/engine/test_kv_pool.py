@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.batch import build_batch
+from engine.batch import lay_out
 from engine.config import EngineConfig
 from engine.errors import DeviceError
 from engine.kv_pool import KvPool, count_blocks, free_memory
@@ -125,7 +125,7 @@ class TestSlotsBeyond32Bits:
         last = np.iinfo(np.int32).max
         step.segments[0] = Segment((last - 1, last), 0, 2 * block_size)
 
-        slots = build_batch(step, block_size, CPU).keep_slots
+        slots = lay_out(step, block_size).keep_slots
 
         first = (last - 1) * block_size
         assert first > 2**31

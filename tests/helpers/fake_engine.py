@@ -60,12 +60,14 @@ class FakeEngine:
             kernels="none",
             vocab_size=vocab_size,
             num_layers=1,
+            weight_bytes=1000,
             kv_bytes_per_token=1,
             block_size=16,
             num_blocks=100,
             max_row_tokens=max_row_tokens,
             step_tokens=64,
             max_queued_tokens=10_000,
+            replayed_tokens=(16, 32),
         )
         self._lock = threading.Lock()
         self._pending: dict[Future[Any], ScoreTask | GenerateTask] = {}

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.weights import ModelWeights
+from kernels.weights import Weight, dense
 
 # (query heads, KV heads, head size, hidden size); head size is not always hidden / heads
 HEAD_SHAPES = [(2, 2, 32, 64), (9, 3, 64, 144), (4, 1, 80, 128), (7, 1, 128, 112), (6, 2, 32, 192)]
@@ -148,7 +149,8 @@ def assert_same_weights(weights: ModelWeights, model: LlamaForCausalLM, dtype: t
     """Every tensor equals the judge's, converted to ``dtype`` (norms: to float32), bit for bit."""
     expected = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
 
-    def same(ours: Tensor, *names: str) -> None:
+    def same(weight: Weight, *names: str) -> None:
+        ours = dense(weight)
         theirs = torch.cat([expected[name] for name in names])
         assert ours.dtype == dtype
         assert torch.equal(ours, theirs), names

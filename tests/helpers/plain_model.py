@@ -17,6 +17,7 @@ from engine.records import (
     TokenOutcome,
     Unscored,
 )
+from kernels.weights import dense
 
 
 def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
@@ -38,15 +39,15 @@ def plain_logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
 
     x = weights.embedding[torch.tensor(tokens)].double()
     for layer in weights.layers:
-        qkv = norm(x, layer.input_norm) @ layer.qkv.double().T
+        qkv = norm(x, layer.input_norm) @ dense(layer.qkv).double().T
         query, key, value = torch.split(qkv.view(length, -1, width), [heads, kv_heads, kv_heads], dim=1)
         query, key = rotate(query), rotate(key)
         key, value = (each.repeat_interleave(heads // kv_heads, dim=1) for each in (key, value))
         scores = torch.einsum("qhd,khd->hqk", query, key) / width**0.5
         seen = scores.masked_fill(future, float("-inf")).softmax(-1)
-        x = x + torch.einsum("hqk,khd->qhd", seen, value).flatten(1) @ layer.attention_out.double().T
-        gate, up = (norm(x, layer.feed_forward_norm) @ layer.gate_up.double().T).chunk(2, dim=-1)
-        x = x + (F.silu(gate) * up) @ layer.down.double().T
+        x = x + torch.einsum("hqk,khd->qhd", seen, value).flatten(1) @ dense(layer.attention_out).double().T
+        gate, up = (norm(x, layer.feed_forward_norm) @ dense(layer.gate_up).double().T).chunk(2, dim=-1)
+        x = x + (F.silu(gate) * up) @ dense(layer.down).double().T
     return norm(x, weights.final_norm) @ weights.head.double().T
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.api import CODE_LIMIT, AttentionShape, IntArray, PoolHalf, QuantisedPool, SpanTable
+from kernels.weights import CodedWeight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,3 +225,12 @@ def _live_slots(table: SpanTable, num_slots: int) -> np.ndarray:
             block, in_block = divmod(int(table.key_lo[m]) + j, table.block_size)
             live[table.block_ids[block] * table.block_size + in_block] = True
     return live
+
+
+def coded_weight(rows: int, inputs: int, *, bits: int) -> CodedWeight:
+    """Codes of all values in bfloat16, of magnitudes that a layer has."""
+    rng = torch.Generator().manual_seed(rows + inputs + bits)
+    least, most = (0, 16) if bits == 4 else (-128, 128)
+    codes = torch.randint(least, most, (rows, inputs), generator=rng, dtype=torch.int8)
+    scales, offsets = torch.randn(2, rows, inputs // 32, generator=rng).div_(8 * most).half().float()
+    return CodedWeight(codes=codes, scales=scales, offsets=offsets, bits=bits, dtype=torch.bfloat16)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from kernels.api import CODE_LIMIT, Activation, KernelInputError, KernelSet, PoolHalf, QuantisedPool
 from kernels.reference import ReferenceKernels
-from tests.kernels.cases import Case, make_case, prefix_with_rows, random_trie
+from kernels.weights import dense
+from tests.kernels.cases import Case, coded_weight, make_case, prefix_with_rows, random_trie
 
 JUDGE = ReferenceKernels()
 
@@ -388,6 +389,47 @@ class KernelContract:
             wanted = (opened * up) @ down.float().T
             torch.testing.assert_close(got.float().cpu(), wanted, atol=tolerance, rtol=tolerance)
             torch.testing.assert_close(grown.cpu(), stream + update.float(), rtol=0, atol=0)
+
+    @pytest.mark.parametrize("bits", [4, 8])
+    def test_codes_give_what_their_numbers_give(self, bits: int) -> None:
+        """Few rows and many; outputs are no whole panel."""
+        weights = [coded_weight(*shape, bits=bits) for shape in ((50, 96), (192, 96), (96, 96))]
+        plain, gate_up, down = (weight.to(torch.device(self.device)) for weight in weights)
+        x, norm = torch.randn(150, 96, generator=torch.Generator().manual_seed(1)).bfloat16(), torch.ones(96)
+        x, norm = x.to(self.device), norm.to(self.device)
+
+        for rows in (3, 150):
+            kernels = self.kernels
+            pairs = [
+                tuple(kernels.pack_linear(each)(x[:rows]) for each in (plain, dense(plain))),
+                tuple(
+                    kernels.pack_normed_linear(norm, 1e-5, each)(x[:rows].float(), x[:rows])
+                    for each in (plain, dense(plain))
+                ),
+                tuple(
+                    kernels.pack_feed_forward(norm, 1e-5, first, second, "silu")(x[:rows].float(), x[:rows])
+                    for first, second in ((gate_up, down), (dense(gate_up), dense(down)))
+                ),
+            ]
+            for got, wanted in pairs:
+                assert torch.equal(got, wanted)
+
+    @pytest.mark.parametrize(
+        ("broken", "message"),
+        [
+            ({"bits": 5}, "weight: codes in 4 or 8 bits wanted, got 5"),
+            (
+                {"codes": torch.zeros(8, 40, dtype=torch.int8)},
+                "codes of a multiple of 32 inputs wanted, got 40",
+            ),
+            ({"codes": torch.zeros(8, 64, dtype=torch.int16)}, "weight.codes: torch.int8 wanted, got torch.int16"),
+            ({"scales": torch.zeros(8, 3)}, r"weight.scales: shape \[8, 2\] wanted, got \[8, 3\]"),
+            ({"offsets": torch.zeros(8, 2).half()}, "weight.offsets: torch.float32 wanted, got torch.float16"),
+        ],
+    )
+    def test_codes_that_do_not_fit_are_refused(self, broken: dict[str, Any], message: str) -> None:
+        with pytest.raises(KernelInputError, match=message):
+            self.kernels.pack_linear(dataclasses.replace(coded_weight(8, 64, bits=8), **broken))
 
     def test_pack_normed_linear_refuses_a_norm_of_another_width(self) -> None:
         with pytest.raises(KernelInputError, match=r"norm: shape \[64\] wanted, got \[60\]"):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels.native import NativeLinear, NativeOps, cut, load_native_ops
-from tests.kernels.cases import make_case, random_trie
+from tests.kernels.cases import coded_weight, make_case, random_trie
 
 # around the 16 and 32 rows of tiles, and more than threads share the outputs for
 ROWS = (1, 17, 33, 300)
@@ -61,6 +61,13 @@ def run_layers(linear: NativeLinear, rows: int) -> None:
         linear.vocabulary_logits(random(rows, width), half(outputs, width), 5.0)
 
 
+def run_coded_layers(linear: NativeLinear, rows: int) -> None:
+    for bits in (4, 8):
+        linear.layer(coded_weight(7, 864, bits=bits))(half(rows, 864))
+        gate_up, down = coded_weight(2 * 32, 96, bits=bits), coded_weight(96, 32, bits=bits)
+        linear.feed_forward(random(96), 1e-5, gate_up, down, "silu")(random(rows, 96), half(rows, 96))
+
+
 def run_elementwise(native: NativeOps, rows: int, width: int) -> None:
     """What stands beside ``rotate``, which only the check at start runs."""
     native.rms_norm(half(rows, width), random(width), 1e-5)
@@ -85,6 +92,7 @@ def main(library: Path) -> None:
             run_elementwise(native, rows, width)
         if native.linear is not None:
             run_layers(native.linear, rows)
+            run_coded_layers(native.linear, rows)
     if native.attention is not None:
         for seed in range(8):
             attend(native, seed)

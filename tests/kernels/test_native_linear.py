@@ -28,6 +28,12 @@ BUGS = {
     "forget the sums of the first inputs": ("linear.c", "sums, s > 0,", "sums, 0,"),
     "the first block of rows again": ("linear.c", "pack_row(l, block, row, lo + row)", "pack_row(l, block, row, row)"),
     "write half of the rows": ("linear.c", "least(32, rows - g * 32)", "least(16, rows - g * 32)"),
+    "forget the offsets": ("weights.h", "scale->low, offset->low", "scale->low, _mm512_setzero_ps()"),
+    "the scales of one tile for both": ("weights.h", "from += tile_bytes(coding)", "from += 0"),
+    "one pair too far": ("weights.h", "4 * lane + pair % 8 / 2", "4 * lane + pair % 8 / 2 * 0"),
+    "unpack the first inputs only": ("linear.c", "coding != CODING_NONE && g == 0;", "coding && g == 0 && s == 0;"),
+    "some steps for many rows": ("linear.c", "int64_t s = 0; s < count; s++", "int64_t s = 0; s < count / 2; s++"),
+    "scales in 16 bits always": ("weights.h", "coding == CODING_4_HALF || coding == CODING_8_HALF", "1"),
     "lose the low halves": ("vocabulary.c", "(bf16)(both >> 16)", "0"),
     "count entries that do not exist": (
         "vocabulary.c",

@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.api import KernelInputError
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
+from tests.kernels.cases import coded_weight
 from tests.kernels.libraries import moved
 
 NATIVE = load_native_ops()
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason=
 ROWS = 700
 # more inputs than stay in the first-level cache; no whole tile of inputs, of inner or of outputs
 IN, INNER, OUT = 870, 1010, 90
+IN_32, INNER_32 = 864, 992  # of codes: whole blocks of them
 # within a tile of 16 rows, at its edge, few enough for threads to share the outputs or not
 PARTS = ((0, 1), (7, 23), (16, 48), (100, 228), (100, 229), (3, 690))
 
@@ -47,6 +49,13 @@ def plain(kernels: CpuKernels) -> Callable[[slice], Tensor]:
         kernels.pack_linear(random(OUT, IN, dtype=torch.bfloat16), random(OUT, dtype=torch.bfloat16)),
     )
     return lambda rows: linear(x[rows])
+
+
+def of_codes(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    stream, update = random(ROWS, IN_32), random(ROWS, IN_32, seed=1, dtype=torch.bfloat16)
+    gate_up, down = coded_weight(2 * INNER_32, IN_32, bits=4), coded_weight(IN_32, INNER_32, bits=8)
+    whole = kernels.pack_feed_forward(random(IN_32), 1e-5, gate_up, down, "silu")
+    return lambda rows: whole(stream[rows].clone(), update[rows])
 
 
 def normed(kernels: CpuKernels) -> Callable[[slice], Tensor]:
@@ -79,7 +88,7 @@ def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits, labels])
+@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, denominator, all_logits, labels])
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
     kernels: CpuKernels, operation: Callable[[CpuKernels], Callable[[slice], Tensor]]
 ) -> None:
@@ -90,7 +99,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
         assert torch.equal(run(slice(low, high)), whole[low:high]), (low, high)
 
 
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits, labels])
+@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, denominator, all_logits, labels])
 def test_bits_of_a_row_do_not_depend_on_its_address(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
@@ -109,7 +118,7 @@ def test_bits_of_a_row_do_not_depend_on_its_address(
         assert torch.equal(operation(kernels)(slice(0, 33)), wanted), by
 
 
-@pytest.mark.parametrize("operation", [plain, normed, feed_forward, denominator, all_logits])
+@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, denominator, all_logits])
 def test_row_that_is_not_a_number_reaches_no_other(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],

@@ -49,6 +49,14 @@ def test_cold_warm_and_in_chunks_agree(kv_dtype: KvDtype) -> None:
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_a_row_of_which_nothing_is_kept_scores_as_one_that_is_kept(kv_dtype: KvDtype) -> None:
+    tokens = np.random.default_rng(6).integers(VOCABULARY, size=30).tolist()
+    (kept,), (forgotten,) = (scores(kv_dtype, [[make_row(tokens, keep=keep)]]) for keep in (30, 0))
+
+    np.testing.assert_allclose(forgotten, kept, atol=REUSE_TOLERANCE, rtol=REUSE_TOLERANCE)
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
 def test_scores_drift_within_the_stated_bound(kv_dtype: Literal["int8", "fp8"]) -> None:
     (exact,), (rounded,) = scores("auto", [rows()]), scores(kv_dtype, [rows()])
     drift = np.abs(exact - rounded).max() / exact.std()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu.end_to_end import BadScores, Batch, Run
+from benchmarks.gpu.end_to_end import BATCHES, SMALL, BadScores, Batch, Run
 from benchmarks.gpu.models import MODELS
 from engine.config import EngineConfig
 from engine.model_config import ModelConfig
@@ -30,8 +30,9 @@ def test_a_line_holds_both_rates() -> None:
         started.close()
 
     assert cells[0] == "three rows"
-    assert all(float(rate) > 0 for rate in cells[1:3])
-    assert cells[3] == "-"
+    assert cells[1] == "-"
+    assert all(float(rate) > 0 for rate in cells[2:4])
+    assert cells[4] == "-"
 
 
 def test_a_row_without_a_finite_score_stops_the_run() -> None:
@@ -51,6 +52,25 @@ def test_the_shapes_have_the_parameters_of_their_models(name: str, billions: flo
 def test_nothing_new_is_started_when_the_time_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert command._end_to_end("", repeats=1, deadline=0.0)
     assert capsys.readouterr().out.count("left out, the time is over") == len(MODELS)
+
+
+def test_the_small_batch_is_measured_with_graphs_and_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Told:
+        def __init__(self, _name: str, _config: ModelConfig, settings: EngineConfig, _dtype: torch.dtype) -> None:
+            self.graphs = settings.cuda_graphs
+
+        def measure(self, batch: Batch, *, repeats: int) -> str:
+            return f"{batch.name}: {self.graphs} {repeats}"
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(command, "Run", Told)
+
+    assert command._end_to_end("0.6B", repeats=2, deadline=float("inf"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" 2")]
+    assert lines == [*(f"{batch.name}: auto 2" for batch in (*BATCHES, SMALL)), f"{SMALL.name}: off 2"]
 
 
 def test_a_bad_score_is_told_and_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,6 +152,7 @@ def test_info_tells_the_limits_that_requests_meet() -> None:
     limits = info["limits"]
     assert (limits["max_pairs"], limits["max_body_bytes"], limits["max_deadline_ms"]) == (7, 5000, 2000)
     assert limits["max_prompt_tokens"] == 2048
+    assert info["cuda_graphs"] == [16, 32]
     assert info["templates"][0] == info["default_template"] == "query-likelihood@1"
     assert {"yes-no@1", "listwise@1"} <= set(info["templates"])
     assert too_many.json()["error"]["limit"] == limits["max_pairs"]
