@@ -7,7 +7,7 @@ Steps run on tensors that have no content, with launches that do nothing. Whatev
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,11 +18,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import engine.replay
 from engine.checkpoint import Checkpoint
 from engine.kv_pool import KvPool
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
 from engine.records import LabelReadout, Row, Sampling, ScoreTask, TokenReadout
+from engine.replay import record_steps
 from engine.row_order import order_rows
 from engine.scheduler import Scheduler
 from engine.sequence import TaskState
@@ -52,16 +54,38 @@ class Uploads(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sources = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if isinstance(out, Tensor) and out.device == NOWHERE and any(source.device != NOWHERE for source in sources):
             self.num += 1
-            self.num_waited += not (kwargs.get("non_blocking") or (func._schema.name == "aten::copy_" and args[2]))
+            self.num_waited += not (
+                kwargs.get("non_blocking") or (func._schema.name == "aten::copy_" and any(args[2:]))
+            )
         return out
 
 
-def steps_on_nothing(checkpoint: Checkpoint, kernels: TritonKernels) -> tuple[StepRunner, Scheduler]:
+class Again:
+    """Records by running anew; counts."""
+
+    def __init__(self) -> None:
+        self.num_replays = 0
+
+    def record(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def replay() -> Tensor:
+            self.num_replays += 1
+            return run()
+
+        return replay
+
+
+def steps_on_nothing(
+    checkpoint: Checkpoint, kernels: TritonKernels, recorder: Again | None
+) -> tuple[StepRunner, Scheduler]:
     cache = PrefixCache(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE)
     scheduler = Scheduler(cache, step_tokens=64)
     pool = KvPool(checkpoint.config, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, dtype=torch.bfloat16, device=NOWHERE)
     decoder = Decoder(checkpoint.config, checkpoint.weights.to(NOWHERE), kernels)
-    return StepRunner(decoder=decoder, pool=pool, cache=cache, scheduler=scheduler, kernels=kernels), scheduler
+    replays = None
+    if recorder is not None:
+        replays = record_steps(decoder, pool, kernels, recorder, block_size=BLOCK_SIZE, step_tokens=64)
+    steps = StepRunner(decoder=decoder, pool=pool, cache=cache, scheduler=scheduler, kernels=kernels, replays=replays)
+    return steps, scheduler
 
 
 def rows_of_every_kind() -> list[Row]:
@@ -93,12 +117,17 @@ def rows_of_every_kind() -> list[Row]:
     return [make_row([*prefix, *tokens(5)]), whole, make_row([*prefix, *tokens(8)], target=4), *chosen]
 
 
-def test_a_step_waits_for_its_readouts_alone_and_for_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("recorder", [None, Again()], ids=["launched", "replayed"])
+def test_a_step_waits_for_its_readouts_alone_and_for_all_at_once(
+    recorder: Again | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     launched = launch_nothing(90, monkeypatch)
     monkeypatch.setattr(kernel_set, "interpreted", lambda: True)
     kernels = TritonKernels("cpu", split_below=264)
     kernels._arch, kernels._device = 90, NOWHERE
-    steps, scheduler = steps_on_nothing(tiny_checkpoint(tiny_config(), dtype=torch.bfloat16), kernels)
+    monkeypatch.setattr(engine.replay, "_try_out", lambda *_: None)  # it asks for numbers, before any request
+    checkpoint = tiny_checkpoint(tiny_config(), dtype=torch.bfloat16)
+    steps, scheduler = steps_on_nothing(checkpoint, kernels, recorder)
     copies: list[int] = []
 
     def copied(tensor: Tensor) -> Tensor:
@@ -125,6 +154,7 @@ def test_a_step_waits_for_its_readouts_alone_and_for_all_at_once(monkeypatch: py
 
     assert len(reads) > 1
     assert len(copies) == sum(1 for read in reads if read)
+    assert recorder is None or recorder.num_replays == len(reads)
     assert uploads.num >= 2 * len(reads)
     assert uploads.num_waited == 0
     assert {name for name, _ in launched} >= {"tree_attention_kernel", "store_kv_kernel", "label_logits_kernel"}
