@@ -31,8 +31,8 @@ lint: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/mypy --strict
 	$(BIN)/lint-imports
 
-test: $(STAMP)  ## the test suite; ARGS='-k name' narrows it
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)  ## the test suite, on all processors; ARGS='-k name' narrows it
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 clients: model  ## rank and decide with real clients of other services, in environments of their own; ARGS='litellm' narrows it
 	$(BIN)/python -m tests.clients $(ARGS)
@@ -59,5 +59,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# without --no-compile pip compiles all modules of all packages, one by one; few are ever imported
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -2,11 +2,33 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from engine.host import available_processors
 from scorer.fetch import DEFAULT_MODEL, ModelNotFoundError, find_model
 from tests.models.files import GEMMA3
+
+# each holds a gibibyte or so, and collects all tests before it runs some
+_MOST_WORKERS: Final = 8
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers share the processors between them; two pools of threads that wait for each other take longer than none.
+    # Read when the library of threads is loaded, which nothing before this does.
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What ``-n auto`` means: a worker for each processor, or none where a part of the suite is asked for.
+
+    The start of a worker takes longer than most parts do; ``-n 4`` after it has its way.
+    """
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    if not whole or any(config.getoption(name, None) for name in ("keyword", "markexpr", "lf")):
+        return 0
+    processors = available_processors()
+    return 0 if processors == 1 else min(processors, _MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")

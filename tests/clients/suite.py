@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -10,21 +11,21 @@ HERE: Final = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
-    """One way to use one client library.
+class Library:
+    """A client library and the ways to use it, each of which is a client.
 
     Args:
         environment: Name of the file under ``requirements`` that says what is installed.
-        variant: Told to the script: which of the services that the library knows is spoken to.
+        variants: Told to the script, which takes them in turn: which of the services that the
+            library knows is spoken to.
     """
 
     environment: str
     script: str
-    variant: str
+    variants: tuple[str, ...]
 
-    @property
-    def name(self) -> str:
-        return f"{self.environment} {self.variant}"
+    def name(self, variant: str) -> str:
+        return f"{self.environment} {variant}"
 
     @property
     def path(self) -> Path:
@@ -35,16 +36,13 @@ class Client:
         return HERE / "requirements" / f"{self.environment}.txt"
 
 
-def _variants(environment: str, script: str, *variants: str) -> tuple[Client, ...]:
-    return tuple(Client(environment, script, variant) for variant in variants)
+def _library(environment: str, script: str, *variants: str) -> Library:
+    return Library(environment, script, variants)
 
 
-CLIENTS: Final = (
-    *_variants("cohere", "cohere_sdk.py", "v1", "v2"),
-    *_variants("langchain-cohere", "langchain_cohere_rerank.py", "v2"),
-    *_variants("llama-index", "llama_index_rerank.py", "cohere", "jina", "jina under /jina", "tei", "nvidia"),
-    *_variants("haystack", "haystack_rankers.py", "cohere", "jina", "tei"),
-    *_variants(
+LIBRARIES: Final = (
+    # those that take longest come first
+    _library(
         "litellm",
         "litellm_rerank.py",
         "cohere",
@@ -57,8 +55,25 @@ CLIENTS: Final = (
         "voyage",
         "nvidia_nim",
     ),
-    *_variants("voyageai", "voyageai_client.py", "voyage"),
-    *_variants("infinity-client", "infinity_client_rerank.py", "infinity"),
-    *_variants("openai", "openai_sdk.py", "decisions"),
-    *_variants("rerankers", "rerankers_api.py", "cohere", "jina", "voyage", "text-embeddings-inference"),
+    _library("openai", "openai_sdk.py", "decisions"),
+    _library("cohere", "cohere_sdk.py", "v1", "v2"),
+    _library("langchain-cohere", "langchain_cohere_rerank.py", "v2"),
+    _library("llama-index", "llama_index_rerank.py", "cohere", "jina", "jina under /jina", "tei", "nvidia"),
+    _library("haystack", "haystack_rankers.py", "cohere", "jina", "tei"),
+    _library("voyageai", "voyageai_client.py", "voyage"),
+    _library("infinity-client", "infinity_client_rerank.py", "infinity"),
+    _library("rerankers", "rerankers_api.py", "cohere", "jina", "voyage", "text-embeddings-inference"),
 )
+
+
+def selected(parts: Collection[str]) -> list[Library]:
+    """The libraries with those clients whose name holds one of ``parts``, or with all if there are none."""
+    narrowed = [
+        replace(library, variants=tuple(each for each in library.variants if _holds(library.name(each), parts)))
+        for library in LIBRARIES
+    ]
+    return [library for library in narrowed if library.variants]
+
+
+def _holds(name: str, parts: Collection[str]) -> bool:
+    return not parts or any(part in name for part in parts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -19,6 +18,7 @@ import yaml
 
 from scorer.metrics import Metrics
 from tests.dashboards.promql import FOLDER
+from tests.helpers.ports import reserved_port
 
 SCRAPE_INTERVAL = "500ms"
 PATIENCE_S = 30.0
@@ -82,24 +82,25 @@ def running(folder: Path, target: str) -> Iterator[Prometheus]:
         "scrape_configs": [{"job_name": "scorer", "static_configs": [{"targets": [target]}]}],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    address = f"127.0.0.1:{free_port()}"
-    command = [
-        executable,
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={address}",
-        "--log.level=warn",
-    ]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    server = Prometheus(f"http://{address}")
-    try:
-        wait_until(server.is_ready, what=f"Prometheus; see {folder / 'prometheus.log'}")
-        yield server
-    finally:
-        server.close()
-        process.terminate()
-        process.wait(timeout=PATIENCE_S)
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        command = [
+            executable,
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={address}",
+            "--log.level=warn",
+        ]
+        with (folder / "prometheus.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        server = Prometheus(f"http://{address}")
+        try:
+            wait_until(server.is_ready, what=f"Prometheus; see {folder / 'prometheus.log'}")
+            yield server
+        finally:
+            server.close()
+            process.terminate()
+            process.wait(timeout=PATIENCE_S)
 
 
 @contextmanager
@@ -133,10 +134,3 @@ def wait_until(condition: Callable[[], bool], *, what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {PATIENCE_S:g} s for {what}"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.dashboards.prometheus_server import PATIENCE_S, free_port, wait_until
+from tests.dashboards.prometheus_server import PATIENCE_S, wait_until
 from tests.helpers.llama_files import save_folder, tiny_llama
+from tests.helpers.ports import reserved_port
 from tests.helpers.word_tokenizers import word_tokenizer
 
 
@@ -25,17 +26,27 @@ def write_tiny_model(folder: Path) -> Path:
     return folder
 
 
-@contextmanager
-def serving(model: Path, log: Path) -> Iterator[httpx.Client]:
-    """A client of the running, ready service; afterwards the service has ended cleanly."""
-    port = free_port()
-    # A random model prefers any document: the self-test reports and does not decide.
-    settings = {"SCORER_SELF_TEST": "report", "SCORER_ENGINE__POOL_BYTES": str(16 * 2**20), "OMP_NUM_THREADS": "1"}
+def _start(model: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+    settings = {
+        # a random model prefers any document: the self-test reports and does not decide
+        "SCORER_SELF_TEST": "report",
+        "SCORER_ENGINE__POOL_BYTES": str(16 * 2**20),
+        "SCORER_ENGINE__NUM_THREADS": "1",
+    }
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SCORER_")} | settings
     command = [sys.executable, "-m", "scorer", "serve", "--model", str(model), "--port", str(port)]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
+        return subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
+
+
+@contextmanager
+def serving(model: Path, log: Path) -> Iterator[httpx.Client]:
+    """A client of the running, ready service; afterwards the service has ended cleanly."""
+    with (
+        reserved_port() as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client,
+    ):
+        process = _start(model, port, log)
 
         def is_ready() -> bool:
             assert process.poll() is None, log.read_text(encoding="utf-8")

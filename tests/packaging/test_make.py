@@ -9,6 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from _pytest import config as pytest_config
+
+from tests import conftest
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -85,6 +88,31 @@ def test_check_runs_every_gate(clone: Path) -> None:
         assert gate in planned
 
 
+@pytest.mark.parametrize(
+    ("arguments", "processors", "workers"),
+    [
+        ([], 4, 4),
+        ([], 64, 8),
+        ([], 1, 0),
+        (["-x"], 4, 4),
+        (["-k", "name"], 4, 0),
+        (["-m", "model"], 4, 0),
+        (["tests/packaging"], 4, 0),
+        (["--last-failed"], 4, 0),
+    ],
+)
+def test_the_whole_suite_gets_a_worker_for_each_processor_and_a_part_none(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], processors: int, workers: int
+) -> None:
+    monkeypatch.setattr(conftest, "available_processors", lambda: processors)
+    monkeypatch.chdir(ROOT)
+
+    config = pytest_config.get_config()
+    config.parse(["--rootdir", str(ROOT), *arguments])
+
+    assert conftest.pytest_xdist_auto_num_workers(config) == workers
+
+
 def test_clean_leaves_the_sources(clone: Path) -> None:
     for name in (".venv", "build", ".mypy_cache"):
         (clone / name).mkdir()
@@ -96,9 +124,10 @@ def test_clean_leaves_the_sources(clone: Path) -> None:
     assert list((clone / "scorer").iterdir()) == []
 
 
-def test_ci_is_an_executable_script_that_runs_the_check() -> None:
+def test_ci_is_an_executable_script_that_runs_both_halves_of_the_check() -> None:
     script = ROOT / ".ci" / "run"
 
     assert os.access(script, os.X_OK)
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    assert "\nmake check\n" in script.read_text(encoding="utf-8")
+    assert re.search(r"^check: lint test ", MAKEFILE, re.MULTILINE)
+    assert {"make lint", "make test"} <= set(script.read_text(encoding="utf-8").splitlines())

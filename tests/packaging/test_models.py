@@ -38,7 +38,7 @@ def test_every_download_has_one_version_and_one_content() -> None:
 def test_ci_fetches_them_before_it_runs_the_tests() -> None:
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
 
-    assert script.index("\nmake test-models ") < script.index("\nmake check\n")
+    assert script.index("\nmake test-models &") < script.index("\nwait ") < script.index("\nmake test\n")
 
 
 def test_no_weights_and_no_vocabulary_are_in_the_repository() -> None:

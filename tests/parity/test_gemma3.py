@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from engine.records import BranchEnd, GenerateTask, LabelReadout, LikelihoodRead
 from engine.runner import EngineThread
 from scorer.tokens.tokenizer_files import load_tokenizer
 from tests.helpers.plain_model import numbers, numbers_from
+from tests.helpers.ports import reserved_port
 from tests.helpers.prompt_cases import TEXTS
 from tests.helpers.prompts import real_prompts
 from tests.helpers.tiny import running, score, tiny_engine
@@ -150,11 +150,6 @@ def test_greedy_generation_is_that_of_transformers(exact: EngineThread, judge: A
 
 
 def test_the_service_passes_its_self_test_and_ranks_over_http(gemma3_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "scorer", "serve", "--model", str(gemma3_path), "--port", str(port)]
     body = {
         "query": "Who wrote the opera Fidelio?",
         "documents": [
@@ -163,10 +158,13 @@ def test_the_service_passes_its_self_test_and_ranks_over_http(gemma3_path: Path)
             "Bees turn nectar into honey.",
         ],
     }
-    with (
-        ServerProcess(command, {"SCORER_ENGINE__POOL_BYTES": str(2**26), "SCORER_LOG_LEVEL": "warning"}) as server,
-        contextlib.closing(JsonClient(url)) as client,
-    ):
+    settings = {"SCORER_ENGINE__POOL_BYTES": str(2**26), "SCORER_LOG_LEVEL": "warning"}
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        command = [sys.executable, "-m", "scorer", "serve", "--model", str(gemma3_path), "--port", str(port)]
+        server = stack.enter_context(ServerProcess(command, settings))
+        url = f"http://127.0.0.1:{port}"
+        client = stack.enter_context(contextlib.closing(JsonClient(url)))
         server.wait_until_ready(url, "/health/ready", timeout_s=START_S)
         cold, warm = (client.post("/v1/rerank", body) for _ in range(2))
         metrics = client.text("/metrics")

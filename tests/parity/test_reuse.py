@@ -35,6 +35,8 @@ from tests.helpers.tries import RowSpec, batches
 FLOAT32_TOLERANCE = 1e-4
 BFLOAT16_TOLERANCE = 0.05
 VOCABULARY = 97
+# tokens of one row that is computed anew in every step that it is in
+CROWD = 160
 MODELS = ["plain", *FAMILIES]
 
 
@@ -254,21 +256,24 @@ class TestBfloat16:
     @settings(deadline=None, max_examples=25)
     @given(
         tasks=batches(num_batches=3, vocabulary=VOCABULARY),
-        step_tokens=st.sampled_from([16, 23, 1000]),
+        step=st.sampled_from([(16, 0), (23, 0), (1000, 0), (1000, CROWD)]),
         num_blocks=st.integers(10, 60),
     )
     def test_label_logits_and_their_order_do_not_depend_on_how_a_row_is_run(
-        self, rounded: Checkpoint, tasks: list[list[RowSpec]], step_tokens: int, num_blocks: int
+        self, rounded: Checkpoint, tasks: list[list[RowSpec]], step: tuple[int, int], num_blocks: int
     ) -> None:
+        """Alone, or in steps of few tokens, or beside a row of so many that linear layers take another path."""
+        step_tokens, beside = step
+        crowd = rows_of([RowSpec((*range(VOCABULARY), *range(VOCABULARY))[:beside])] if beside else [])
         with (
             running(tiny_engine(rounded, step_tokens=1000, num_blocks=1000)) as calm,
-            running(tiny_engine(rounded, step_tokens=step_tokens, num_blocks=num_blocks)) as busy,
+            running(tiny_engine(rounded, step_tokens=step_tokens, num_blocks=num_blocks + beside // 4)) as busy,
         ):
             for specs in [*tasks, *tasks]:
                 rows = rows_of(specs)
                 wanted = alone(calm, rows)
 
-                found = all_numbers(score(busy, rows))
+                found = all_numbers(score(busy, [*rows, *crowd]))[: len(rows)]
                 if busy.info.kernels == "cpu-amx":
                     assert found == wanted
                 assert_close(found, wanted, BFLOAT16_TOLERANCE)

@@ -20,6 +20,7 @@ from typing import IO
 import httpx
 import pytest
 
+from tests.helpers.ports import reserved_port
 from tests.helpers.service import PATIENCE_S, SCORE, until
 
 ROOT = Path(__file__).parents[2]
@@ -68,22 +69,15 @@ class Process:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def running(
     folder: Path, environ: Mapping[str, str] | None = None, *, wait_for: str = "/health/ready"
 ) -> Iterator[Process]:
     """A service of the test's own; it does not outlive the block."""
-    port = free_port()
     release_file = folder / "release"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SCORER_")}
-    own = {"SCORER_PORT": str(port), "FAKE_RELEASE": str(release_file), "PYTHONPATH": str(ROOT)}
-    with (folder / "log").open("wb") as log:
+    with reserved_port() as port, (folder / "log").open("wb") as log:
+        own = {"SCORER_PORT": str(port), "FAKE_RELEASE": str(release_file), "PYTHONPATH": str(ROOT)}
         popen = start([sys.executable, "-m", "tests.helpers.fake_service"], inherited | own | dict(environ or {}), log)
         process = Process(popen, port, folder / "log", release_file)
         try:

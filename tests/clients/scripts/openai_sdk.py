@@ -1,10 +1,9 @@
 """The client of OpenAI: decisions, whose probabilities must be those of the native route, and models."""
 
 import json
-import sys
 import urllib.request
-from pathlib import Path
 
+import expected
 import openai
 
 TOLERANCE = 0.02  # bfloat16: a prompt may be computed in other pieces
@@ -12,19 +11,18 @@ YES, NO = ("yes", "Yes"), ("no", "No")
 LEVELS = ["not at all", "partly", "fully"]
 
 
-def main():
-    _, base_url, path = sys.argv[1:]
+def check(_variant, base_url, cases):
     client = openai.OpenAI(api_key="none", base_url=f"{base_url}/v1", max_retries=0)
     model = client.models.list().data[0].id
     if client.models.retrieve(model).id != model:
-        sys.exit("the model is not found by its name")
-    for case in json.loads(Path(path).read_text(encoding="utf-8")):
+        raise expected.Wrong("the model is not found by its name")
+    for case in cases:
         for document in case["documents"][:1]:
             for _ in range(2):  # the second time, both find the same in the cache
                 wanted = native(base_url, case["query"], document)
                 got = decide(client, model, case["query"], document)
             if any(abs(one - other) > TOLERANCE for one, other in zip(got, wanted, strict=True)):
-                sys.exit(f"{case['query']!r}: the probabilities are {got}, wanted {wanted}")
+                raise expected.Wrong(f"{case['query']!r}: the probabilities are {got}, wanted {wanted}")
     check_errors(client, model)
 
 
@@ -50,9 +48,9 @@ def decide(client, model, query, document):
     )
     fits, kind, grade = decision.answers
     if (fits.type, fits.name, kind.type, grade.type) != ("predicate", "fits", "choice", "score"):
-        sys.exit(f"the answers are {decision.answers}")
+        raise expected.Wrong(f"the answers are {decision.answers}")
     if decision.usage.input_tokens_details.cached_tokens > decision.usage.input_tokens:
-        sys.exit(f"the usage is {decision.usage}")
+        raise expected.Wrong(f"the usage is {decision.usage}")
     return [fits.probability, *(each.probability for each in kind.probabilities), grade.score]
 
 
@@ -82,16 +80,16 @@ def check_errors(client, model):
     question = {"type": "predicate", "instructions": "It is so."}
     try:
         client.decisions.create(model="no such model", input="text", questions=[question])
-        sys.exit("another model is served")
+        raise expected.Wrong("another model is served")
     except openai.NotFoundError as error:
         if error.code != "model_not_found":
-            sys.exit(f"the code is {error.code}")
+            raise expected.Wrong(f"the code is {error.code}") from error
     try:
         client.decisions.create(model=model, input="text", questions=[])
-        sys.exit("no questions are answered")
+        raise expected.Wrong("no questions are answered")
     except openai.BadRequestError as error:
         if error.param != "questions":
-            sys.exit(f"the field to blame is {error.param}")
+            raise expected.Wrong(f"the field to blame is {error.param}") from error
 
 
-main()
+expected.run(check)
