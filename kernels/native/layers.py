@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.api import LayerOps, LayersInput
+from kernels.api import AttentionShape, LayerOps, LayersInput
 from kernels.native.attention import LANES, AttentionStruct, attention_struct
 from kernels.native.attention_work import AttentionWork
 from kernels.native.linear import PlainLayer, StreamLayer
@@ -59,14 +59,7 @@ class NativeLayers:
     @staticmethod
     def takes(layers: Sequence[LayerOps]) -> bool:
         """Whether all were packed by :class:`kernels.native.NativeLinear`, with heads that the attention in C reads."""
-        return bool(layers) and all(
-            isinstance(layer.qkv, StreamLayer)
-            and isinstance(layer.attention_out, PlainLayer)
-            and isinstance(layer.feed_forward, StreamLayer)
-            and layer.shape.head_dim % LANES == 0
-            and replace(layer.shape, window=None) == replace(layers[0].shape, window=None)
-            for layer in layers
-        )
+        return bool(layers) and all(_fits(layer, layers[0].shape) for layer in layers)
 
     @property
     def hidden_size(self) -> int:
@@ -97,6 +90,20 @@ class NativeLayers:
         if self._run(ctypes.byref(told)):
             raise MemoryError("a thread found no memory for the workspace of a layer")
         return step.update
+
+
+def _fits(layer: LayerOps, first: AttentionShape) -> bool:
+    qkv, out, feed_forward, shape = layer.qkv, layer.attention_out, layer.feed_forward, layer.shape
+    if not (isinstance(qkv, StreamLayer) and isinstance(out, PlainLayer) and isinstance(feed_forward, StreamLayer)):
+        return False
+    attended, hidden = shape.num_heads * shape.head_dim, qkv.parts.inputs
+    return (
+        shape.head_dim % LANES == 0
+        and replace(shape, window=None) == replace(first, window=None)
+        and qkv.parts.width == attended + 2 * shape.num_kv_heads * shape.head_dim
+        and (out.parts.inputs, out.parts.width) == (attended, hidden)
+        and (feed_forward.parts.inputs, feed_forward.parts.width) == (hidden, hidden)
+    )
 
 
 def _described(layer: LayerOps) -> _DecoderLayer:

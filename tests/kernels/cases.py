@@ -227,10 +227,10 @@ def _live_slots(table: SpanTable, num_slots: int) -> np.ndarray:
     return live
 
 
-def coded_weight(rows: int, inputs: int, *, bits: int) -> CodedWeight:
-    """Codes of all values in bfloat16, of magnitudes that a layer has."""
+def coded_weight(rows: int, inputs: int, *, bits: int, dtype: torch.dtype = torch.bfloat16) -> CodedWeight:
+    """Codes of all values, for numbers of magnitudes that a layer has."""
     rng = torch.Generator().manual_seed(rows + inputs + bits)
     least, most = (0, 16) if bits == 4 else (-128, 128)
     codes = torch.randint(least, most, (rows, inputs), generator=rng, dtype=torch.int8)
     scales, offsets = torch.randn(2, rows, inputs // 32, generator=rng).div_(8 * most).half().float()
-    return CodedWeight(codes=codes, scales=scales, offsets=offsets, bits=bits, dtype=torch.bfloat16)
+    return CodedWeight(codes=codes, scales=scales, offsets=offsets, bits=bits, dtype=dtype)

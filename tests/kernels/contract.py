@@ -7,6 +7,7 @@ Inputs are rounded to the dtype first, so the judge sees the same numbers.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -393,21 +394,19 @@ class KernelContract:
     @pytest.mark.parametrize("bits", [4, 8])
     def test_codes_give_what_their_numbers_give(self, bits: int) -> None:
         """Few rows and many; outputs are no whole panel."""
-        weights = [coded_weight(*shape, bits=bits) for shape in ((50, 96), (192, 96), (96, 96))]
-        plain, gate_up, down = (weight.to(torch.device(self.device)) for weight in weights)
-        x, norm = torch.randn(150, 96, generator=torch.Generator().manual_seed(1)).bfloat16(), torch.ones(96)
-        x, norm = x.to(self.device), norm.to(self.device)
-
-        for rows in (3, 150):
-            kernels = self.kernels
+        kernels, norm = self.kernels, torch.ones(96, device=self.device)
+        numbers = torch.randn(150, 96, generator=torch.Generator().manual_seed(1)).to(self.device)
+        for dtype, rows in itertools.product(self.dtypes, (3, 150)):
+            weights = [coded_weight(*shape, bits=bits, dtype=dtype) for shape in ((50, 96), (192, 96), (96, 96))]
+            plain, gate_up, down = (weight.to(torch.device(self.device)) for weight in weights)
+            stream, x = numbers[:rows], numbers[:rows].to(dtype)
             pairs = [
-                tuple(kernels.pack_linear(each)(x[:rows]) for each in (plain, dense(plain))),
+                tuple(kernels.pack_linear(each)(x) for each in (plain, dense(plain))),
                 tuple(
-                    kernels.pack_normed_linear(norm, 1e-5, each)(x[:rows].float(), x[:rows])
-                    for each in (plain, dense(plain))
+                    kernels.pack_normed_linear(norm, 1e-5, each)(stream.clone(), x) for each in (plain, dense(plain))
                 ),
                 tuple(
-                    kernels.pack_feed_forward(norm, 1e-5, first, second, "silu")(x[:rows].float(), x[:rows])
+                    kernels.pack_feed_forward(norm, 1e-5, first, second, "silu")(stream.clone(), x)
                     for first, second in ((gate_up, down), (dense(gate_up), dense(down)))
                 ),
             ]

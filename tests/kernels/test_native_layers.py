@@ -134,6 +134,13 @@ def test_layers_with_heads_that_the_c_code_does_not_read_are_not_joined(kernels:
     assert kernels.join_layers([layer, replace(layer, shape=replace(layer.shape, num_heads=4))]) is None
 
 
+def test_parts_that_do_not_fit_each_other_are_not_joined(kernels: CpuKernels) -> None:
+    layer = packed(kernels, plain_case(), 0)
+    narrow = kernels.pack_linear(half(HIDDEN - 32, HEADS * DIM, seed=0))
+    assert kernels.join_layers([replace(layer, attention_out=narrow)]) is None
+    assert kernels.join_layers([replace(layer, shape=replace(layer.shape, num_heads=4))]) is None
+
+
 def shorter(pools: Tensor) -> Tensor:
     return pools[:, :, :16].contiguous()
 
