@@ -31,7 +31,7 @@ def is_device_lost(device: torch.device, error: BaseException) -> bool:
     A CUDA device is asked whether it can still finish what it was given, for most errors do not say where they
     come from: waits for it. Memory that ran out is no loss by itself.
     """
-    if isinstance(error, torch.AcceleratorError) and getattr(error, "error_code", None) in _LOST:
+    if getattr(error, "error_code", None) in _LOST:  # of torch.AcceleratorError, which older versions do not have
         return True
     if device.type != "cuda":
         return False

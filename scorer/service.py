@@ -35,7 +35,6 @@ _WATCH_S = 0.25
 NUM_WORKERS = 4
 """Requests that are decoded and tokenised at one time; the tokenizer has threads of its own."""
 
-_FEW_PAIRS = 16  # are answered before another thread has woken up
 _GRACE_S = 5.0
 """A step that is running when the deadline passes is let finish; past this it counts as hung."""
 
@@ -124,10 +123,7 @@ class ScoringService:
                 with self.counting_lost(len(prepared.plan.pairs)):
                     result = await engine_result(started.future, model.engine, prepared.deadline_s)
             finished_s = time.monotonic()
-            if len(prepared.plan.pairs) > _FEW_PAIRS:
-                batch, reply = await asyncio.to_thread(_answer, prepared, result, model, record)
-            else:
-                batch, reply = _answer(prepared, result, model, record)
+            batch, reply = await asyncio.to_thread(_answer, prepared, result, model, record)
         self._observe_stages(batch, respond_s=time.monotonic() - finished_s)
         if isinstance(reply, Exception):
             raise reply
@@ -276,7 +272,7 @@ def _answer(
 ) -> tuple[ScoredBatch, Reply | Exception]:
     """What became of the pairs, and the encoded answer or the refusal that the dialect makes of it.
 
-    Of many pairs it runs in a worker thread.
+    Runs in a worker thread.
     """
     batch = scored_batch(
         prepared.plan,

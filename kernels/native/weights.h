@@ -13,7 +13,7 @@
 
 #define STEP (2 * TILE) /* elements of a step */
 
-/* See kernels.native.weights.Coding. */
+/* See kernels.native.linear_parts.coding_of. */
 enum { CODING_NONE, CODING_4_HALF, CODING_4, CODING_8_HALF, CODING_8 };
 
 static inline int in_4_bits(int64_t coding) { return coding == CODING_4_HALF || coding == CODING_4; }
