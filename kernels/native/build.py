@@ -21,7 +21,9 @@ _LOG = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
 SOURCES = tuple(_FOLDER / name for name in ("elementwise.c", "attention.c", "linear.c", "vocabulary.c", "layers.c"))
-HEADERS = tuple(_FOLDER / name for name in ("tiles.h", "attention.h", "linear.h", "weights.h", "panels.h", "softmax.h"))
+HEADERS = tuple(
+    _FOLDER / name for name in ("tiles.h", "attention.h", "linear.h", "rows.h", "weights.h", "panels.h", "softmax.h")
+)
 PREBUILT = Path(__file__).with_name("prebuilt")
 _COMPILERS = ("cc", "gcc", "clang")
 # What -ffast-math allows but for NaN and infinity; that flag itself would link code that turns

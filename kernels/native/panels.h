@@ -96,32 +96,6 @@ static void product(int amx, const bf16 *a, int64_t a_stride, const uint32_t *b,
 
 /* ---- keys and values into panels ---------------------------------------------------------------------- */
 
-static void transpose(__m512i r[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) { /* now quarter q of r[i + j] is column 4 q + j of rows i to i + 3 */
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int j = 0; j < 4; j++) {
-        t[j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88); /* even quarters */
-        t[4 + j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
-        t[8 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
-        t[12 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
-    }
-    for (int j = 0; j < 4; j++) {
-        r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
-        r[4 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0x88);
-        r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xdd);
-        r[12 + j] = _mm512_shuffle_i32x4(t[4 + j], t[12 + j], 0xdd);
-    }
-}
-
 static void pack_keys(const bf16 *const keys[LANES], int64_t dim, int64_t width, uint32_t *panel) {
     for (int64_t d = 0; d < width; d += 32) {
         __mmask32 real = first_of(dim - d);
