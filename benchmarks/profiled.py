@@ -71,10 +71,17 @@ class ProfiledKernels:
         return self._counted(self._inner.pack_normed_linear(norm, eps, weight, bias), weight.numel())
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
+        self,
+        norm: Tensor,
+        eps: float,
+        gate_up: Weight,
+        down: Weight,
+        activation: Activation,
+        *,
+        int8: bool = False,
     ) -> SublayerOp:
         """See :meth:`kernels.api.KernelSet.pack_feed_forward`; counted as linear, all of it."""
-        packed = self._inner.pack_feed_forward(norm, eps, gate_up, down, activation)
+        packed = self._inner.pack_feed_forward(norm, eps, gate_up, down, activation, int8=int8)
         return self._counted(packed, gate_up.numel() + down.numel())
 
     def _counted(self, packed: Callable[..., Tensor], weights: int) -> Callable[..., Tensor]:

@@ -26,7 +26,8 @@ class EngineConfig:
             bits with a float32 scale per token and head: about twice the tokens in the same
             memory, at no gain in speed and some loss in the scores.
         linear_dtype: Type in which linear layers multiply. ``auto``: ``dtype``. ``int8`` rounds weights and
-            inputs to 8 bits row by row, at a loss in the scores; with AMX it is no faster, see docs/performance.md.
+            inputs of feed-forward parts to 8 bits row by row: faster with AMX, at a loss in the scores, see
+            docs/performance.md.
         device: Where weights and KV live. ``cuda`` takes the current CUDA device.
         kernels: Which kernel set runs a step. ``auto``: ``triton`` on CUDA, ``cpu`` on a CPU.
         cuda_graphs: Whether small steps are recorded at start and replayed as one launch each. ``auto``: on a GPU, if

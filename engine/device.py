@@ -53,7 +53,7 @@ def find_kernels(config: EngineConfig, device: torch.device) -> KernelSet:
             f"kv_dtype {config.kv_dtype!r} is not possible with kernels {kernels.name!r} on {here}; "
             f"'auto' is, and {' and '.join(repr(k) for k, codes in _CODES.items() if codes in kernels.code_dtypes)}"
         )
-    if config.linear_dtype == "int8" and not kernels.has_int8_linear:
+    if config.linear_dtype == "int8" and not kernels.has_int8:
         raise DeviceError(f"linear_dtype 'int8' is not possible with kernels {kernels.name!r} here; 'auto' is")
     return kernels
 

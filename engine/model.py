@@ -24,8 +24,7 @@ from kernels.api import (
     LinearOp,
     SublayerOp,
 )
-from kernels.composed import feed_forward, normed_linear
-from kernels.weights import Weight, dense
+from kernels.weights import Weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +51,16 @@ class Decoder:
     gives K and V for the cache, but only rows that are read go on (DESIGN 2.3).
 
     Args:
-        int8_linear: Multiply in 8 bits, but for the products back from the wide inside of a
-            feed-forward part, whose few large inputs would leave the others no digits.
+        int8_feed_forward: Multiply in 8 bits in feed-forward parts, where most of the multiplying is. What attention
+            reads stays as it is: to round the inputs of query and key moves scores more than all the rest.
     """
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, kernels: KernelSet, *, int8_linear: bool = False
+        self, config: ModelConfig, weights: ModelWeights, kernels: KernelSet, *, int8_feed_forward: bool = False
     ) -> None:
         self._config = config
         self._kernels = kernels
-        self._int8 = int8_linear
+        self._int8 = int8_feed_forward
         self._embedding = weights.embedding
         self._final_norm = weights.final_norm
         self.head = LmHead(weight=weights.head, soft_cap=config.logit_soft_cap)
@@ -94,7 +93,7 @@ class Decoder:
             shape=shape,
             rotary=attention.rotary,
             qkv=self._normed(layer, layer.qkv, layer.qkv_bias),
-            attention_out=self._pack(layer.attention_out, layer.attention_out_bias),
+            attention_out=self._kernels.pack_linear(layer.attention_out, layer.attention_out_bias),
             feed_forward=self._feed_forward(layer),
             query_norm=layer.query_norm,
             key_norm=layer.key_norm,
@@ -126,24 +125,15 @@ class Decoder:
             ]
         )
 
-    def _pack(self, weight: Weight, bias: Tensor | None = None) -> LinearOp:
-        if self._int8:
-            return self._kernels.pack_linear_int8(dense(weight), bias)
-        return self._kernels.pack_linear(weight, bias)
-
     def _normed(self, layer: LayerWeights, weight: Weight, bias: Tensor | None) -> SublayerOp:
         """A linear layer of the normed input of ``layer``."""
-        norm, eps = layer.input_norm, self._config.rms_norm_eps
-        if self._int8:
-            return normed_linear(self._kernels, norm, eps, self._pack(weight, bias))
-        return self._kernels.pack_normed_linear(norm, eps, weight, bias)
+        return self._kernels.pack_normed_linear(layer.input_norm, self._config.rms_norm_eps, weight, bias)
 
     def _feed_forward(self, layer: LayerWeights) -> SublayerOp:
-        kernels, norm, eps = self._kernels, layer.feed_forward_norm, self._config.rms_norm_eps
-        if self._int8:
-            gate_up, down = self._pack(layer.gate_up), kernels.pack_linear(layer.down)
-            return feed_forward(kernels, norm, eps, gate_up, down, self._config.activation)
-        return kernels.pack_feed_forward(norm, eps, layer.gate_up, layer.down, self._config.activation)
+        config = self._config
+        return self._kernels.pack_feed_forward(
+            layer.feed_forward_norm, config.rms_norm_eps, layer.gate_up, layer.down, config.activation, int8=self._int8
+        )
 
     @property
     def shapes(self) -> set[AttentionShape]:

@@ -323,9 +323,8 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
     """Wire an engine around a loaded model; :meth:`EngineThread.start` makes it run."""
     model, device = checkpoint.config, find_device(config)
     kernels = find_kernels(config, device)
-    decoder = Decoder(
-        model, move_weights(checkpoint.weights, device), kernels, int8_linear=config.linear_dtype == "int8"
-    )
+    int8 = config.linear_dtype == "int8"
+    decoder = Decoder(model, move_weights(checkpoint.weights, device), kernels, int8_feed_forward=int8)
     recorder = find_recorder(config, device)
     free_bytes = max(0, free_memory(device) - (RESERVED_BYTES if recorder is not None else 0))
     num_blocks = count_blocks(model, config, free_bytes=free_bytes)
@@ -353,7 +352,7 @@ def build_engine(checkpoint: Checkpoint, config: EngineConfig, observer: EngineO
         kernels=kernels.name,
         vocab_size=len(checkpoint.weights.head),
         num_layers=model.num_layers,
-        weight_bytes=checkpoint.weights.num_bytes(as_codes=kernels.keeps_codes and config.linear_dtype == "auto"),
+        weight_bytes=checkpoint.weights.num_bytes(as_codes=kernels.keeps_codes, int8=int8),
         kv_bytes_per_token=model.kv_bytes_per_token(*config.kv_widths),
         block_size=config.block_size,
         num_blocks=cache.num_blocks,

@@ -40,15 +40,22 @@ class ModelWeights:
     final_norm: Tensor  # [d] float32
     head: Tensor  # [V, d]; the embedding itself where the two are tied
 
-    def num_bytes(self, *, as_codes: bool) -> int:
-        """Bytes of all weights, a tied head counted once; ``as_codes``: of codes where there are some, else numbers."""
-        held: list[Tensor | CodedWeight] = [self.embedding, self.final_norm]
+    def num_bytes(self, *, as_codes: bool, int8: bool = False) -> int:
+        """Bytes of all weights, a tied head counted once.
+
+        Args:
+            as_codes: Of codes where there are some, else numbers.
+            int8: Those of feed-forward parts in 8 bits, with a float32 scale for each output.
+        """
+        held: list[Weight] = [self.embedding, self.final_norm]
         if self.head is not self.embedding:
             held.append(self.head)
+        rounded: list[Weight] = []
         for layer in self.layers:
-            parts = (getattr(layer, field.name) for field in fields(layer))
-            held += [part for part in parts if part is not None]
-        return sum(
+            parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
+            rounded += [parts.pop(name) for name in ("gate_up", "down") if int8]
+            held += [part for part in parts.values() if part is not None]
+        return sum(part.numel() + 4 * len(part) for part in rounded) + sum(
             part.numel() * part.dtype.itemsize if isinstance(part, CodedWeight) and not as_codes else part.nbytes
             for part in held
         )

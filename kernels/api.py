@@ -181,8 +181,8 @@ class KernelSet(Protocol):
     """What the codes of a quantised pool may be on this device; of :data:`CODE_LIMIT`."""
 
     @property
-    def has_int8_linear(self) -> bool:
-        """Whether :meth:`pack_linear_int8` works here."""
+    def has_int8(self) -> bool:
+        """Whether :meth:`pack_feed_forward` works in 8 bits here."""
         ...
 
     def warm_up(
@@ -207,23 +207,19 @@ class KernelSet(Protocol):
         """Prepare ``weight`` [out, in] (and ``bias`` [out]) for repeated use; may copy it."""
         ...
 
-    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        """As :meth:`pack_linear` with both factors rounded to 8 bits, for bfloat16 inputs.
-
-        A row of the weight, and a row of the input when it comes, is a float32 scale times whole
-        numbers up to 127; the scale is the row's largest magnitude over 127.
-
-        Raises:
-            KernelInputError: ``has_int8_linear`` is false.
-        """
-        ...
-
     def pack_normed_linear(self, norm: Tensor, eps: float, weight: Weight, bias: Tensor | None = None) -> SublayerOp:
         """:meth:`add_rms_norm` with ``norm`` [in], then the linear layer of ``weight`` [out, in] and ``bias`` [out]."""
         ...
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
+        self,
+        norm: Tensor,
+        eps: float,
+        gate_up: Weight,
+        down: Weight,
+        activation: Activation,
+        *,
+        int8: bool = False,
     ) -> SublayerOp:
         """:meth:`add_rms_norm`, then a gated feed-forward part.
 
@@ -231,6 +227,14 @@ class KernelSet(Protocol):
             norm: ``[d]``.
             gate_up: ``[2F, d]``, gate first.
             down: ``[d, F]``.
+            int8: Round both factors of both products to 8 bits; weights and updates are bfloat16. First the
+                inputs of a product are turned, 64 at a time and with zeros behind the last, in the row that comes as
+                in the weight: by Sylvester's Hadamard matrix over 8, which is orthogonal and spreads what is large. A
+                row of either factor is then a float32 scale times whole numbers up to 127; the scale is the row's
+                largest magnitude over 127.
+
+        Raises:
+            KernelInputError: ``int8`` where ``has_int8`` is false.
         """
         ...
 

@@ -121,13 +121,16 @@ def check_normed_linear(norm: Tensor, weight: Weight, bias: Tensor | None) -> No
     _check_device([("norm", norm), ("weight", weight)])
 
 
-def check_feed_forward(norm: Tensor, gate_up: Weight, down: Weight) -> None:
-    """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]."""
+def check_feed_forward(norm: Tensor, gate_up: Weight, down: Weight, *, int8: bool) -> None:
+    """Accept ``gate_up`` [2F, d] and ``down`` [d, F] with ``norm`` [d]; to be rounded to ``int8``, in bfloat16."""
     check_linear(gate_up, None)
     _check_shape("gate_up", gate_up, [2 * down.shape[1], len(down)])
     check_linear(down, None)
     _check_shape("norm", norm, [len(down)])
     _check_device([("norm", norm), ("gate_up", gate_up), ("down", down)])
+    for name, weight in (("gate_up", gate_up), ("down", down)):
+        if int8 and weight.dtype != torch.bfloat16:
+            raise KernelInputError(f"{name}: {torch.bfloat16} wanted for products in 8 bits, got {weight.dtype}")
 
 
 def check_store_kv(

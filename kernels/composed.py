@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import Activation, KernelSet, LayerOps, LayersOp, LinearOp, SublayerOp
+from kernels.api import Activation, KernelInputError, KernelSet, LayerOps, LayersOp, LinearOp, SublayerOp
 from kernels.weights import Weight
 
 _VOCABULARY_CHUNK = 16_384
@@ -63,7 +63,16 @@ class ComposedLayers:
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
-        self: KernelSet, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
+        self: KernelSet,
+        norm: Tensor,
+        eps: float,
+        gate_up: Weight,
+        down: Weight,
+        activation: Activation,
+        *,
+        int8: bool = False,
     ) -> SublayerOp:
-        checks.check_feed_forward(norm, gate_up, down)
+        checks.check_feed_forward(norm, gate_up, down, int8=int8)
+        if int8:
+            raise KernelInputError("int8: feed-forward parts in 8 bits run on a CPU only")
         return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)

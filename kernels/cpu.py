@@ -30,7 +30,7 @@ from kernels.composed import capped, feed_forward, normed_linear, vocabulary_log
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
-from kernels.native import AttentionWork, NativeAttention, NativeLinear, NativeOps, cut
+from kernels.native import AttentionWork, NativeAttention, NativeFeedForward8, NativeLinear, NativeOps, cut
 from kernels.packed_linear import PackedLinear, packing_works
 from kernels.weights import Weight, dense
 
@@ -75,8 +75,8 @@ class CpuKernels:
     code_dtypes = frozenset(CODE_LIMIT)
 
     @cached_property
-    def has_int8_linear(self) -> bool:
-        return int8_linear_works(self._native)
+    def has_int8(self) -> bool:
+        return self._native_int8 is not None or int8_linear_works(self._native)
 
     @property
     def keeps_codes(self) -> bool:
@@ -109,12 +109,35 @@ class CpuKernels:
         return normed_linear(self, norm, eps, self.pack_linear(weight, bias))
 
     def pack_feed_forward(
-        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
+        self,
+        norm: Tensor,
+        eps: float,
+        gate_up: Weight,
+        down: Weight,
+        activation: Activation,
+        *,
+        int8: bool = False,
     ) -> SublayerOp:
-        checks.check_feed_forward(norm, gate_up, down)
+        checks.check_feed_forward(norm, gate_up, down, int8=int8)
+        if int8:
+            return self._feed_forward_int8(norm, eps, gate_up, down, activation)
         if (native := self._native_linear(gate_up)) is not None:
             return native.feed_forward(norm, eps, gate_up, down, activation)
         return feed_forward(self, norm, eps, self.pack_linear(gate_up), self.pack_linear(down), activation)
+
+    def _feed_forward_int8(
+        self, norm: Tensor, eps: float, gate_up: Weight, down: Weight, activation: Activation
+    ) -> SublayerOp:
+        if self._native_int8 is not None:
+            return self._native_int8(norm, eps, gate_up, down, activation)
+        if not self.has_int8:
+            raise KernelInputError("int8: this PyTorch has no products of 8-bit numbers that work here")
+        both, back = (Int8Linear(dense(weight), self._native) for weight in (gate_up, down))
+        return feed_forward(self, norm, eps, both, back, activation)
+
+    @property
+    def _native_int8(self) -> NativeFeedForward8 | None:
+        return None if self._native is None else self._native.feed_forward8
 
     def _native_linear(self, weight: Weight) -> NativeLinear | None:
         return None if self._native is None or weight.dtype != torch.bfloat16 else self._native.linear
@@ -130,12 +153,6 @@ class CpuKernels:
             return joined(step, plan.work(layers[0].shape))
 
         return run
-
-    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        checks.check_linear(weight, bias)
-        if not self.has_int8_linear:
-            raise KernelInputError("weight: this PyTorch has no products of 8-bit numbers that work here")
-        return Int8Linear(weight, bias, self._native)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

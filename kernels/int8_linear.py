@@ -1,14 +1,17 @@
-"""Linear layers in 8 bits on a CPU: int8 weights, and int8 inputs scaled row by row as they come.
+"""Linear layers in 8 bits on a CPU without AMX: int8 weights, and int8 inputs scaled row by row as they come.
 
-``y = (q @ w.T) * row_scale * channel_scale``, where ``q`` is a row of ``x`` over its
-``row_scale``, ``w`` a row of the weight over its ``channel_scale``, both rounded to whole numbers
-up to 127 (symmetric, Jacob et al. 2018). Sums are exact 32-bit integers. As in
+``y = (q @ w.T) * row_scale * channel_scale``, where ``q`` is a row of the turned ``x`` over its
+``row_scale``, ``w`` a row of the turned weight over its ``channel_scale``, both rounded to whole
+numbers up to 127 (symmetric, Jacob et al. 2018). Sums are exact 32-bit integers. As in
 :mod:`kernels.packed_linear`, the operations are private to PyTorch and compared before use.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.native import NativeOps
@@ -16,8 +19,9 @@ from kernels.native import NativeOps
 LARGEST_CODE = 127
 # a row of zeros has any scale
 _LEAST_SCALE = 1e-30
+_TURNED = 64
 _ROWS_HINT = 256
-# results are rounded to bfloat16 twice: after the sum, and after the row's scale
+# results are rounded to bfloat16 twice: after the sum, and after the row's scale; so are turned inputs
 _TOLERANCE = 2.0**-6
 
 
@@ -29,36 +33,48 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Int8Linear:
-    """``x @ weight.T + bias`` for bfloat16 ``x``, rounded as the module says; holds its own codes of the weight."""
+    """``x @ weight.T`` for bfloat16 ``x``, rounded as the module says; holds its own codes of the weight."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, native: NativeOps | None) -> None:
-        codes, self._scales = quantise_rows(weight)
-        self._codes = torch.ops.onednn.qlinear_prepack(codes, [_ROWS_HINT, weight.shape[1]])
+    def __init__(self, weight: Tensor, native: NativeOps | None) -> None:
+        codes, self._scales = quantise_rows(_turned(weight.float()))
+        self._codes = torch.ops.onednn.qlinear_prepack(codes, [_ROWS_HINT, codes.shape[1]])
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
-        self._bias = None if bias is None else bias.float()
         self._native = native
 
     def __call__(self, x: Tensor) -> Tensor:
         quantise = quantise_rows if self._native is None else self._native.quantise_rows
-        codes, scales = quantise(x)
+        codes, scales = quantise(_turned(x))
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, 0, self._codes, self._scales, self._zeros, None, 1.0, 0, torch.bfloat16, "none", [], ""
         )
         if self._native is not None:
-            return self._native.scale_rows(out, scales, self._bias)
-        scaled = out.float() * scales[:, None]
-        return (scaled if self._bias is None else scaled + self._bias).to(x.dtype)
+            return self._native.scale_rows(out, scales)
+        return (out.float() * scales[:, None]).to(x.dtype)
 
 
 def int8_linear_works(native: NativeOps | None) -> bool:
     """Whether the private operations exist here and agree with whole-number products."""
     rng = torch.Generator().manual_seed(0)
-    weight, x = (torch.randn(rows, 64, generator=rng).bfloat16() for rows in (48, 5))
-    bias = torch.randn(48, generator=rng)
+    weight, x = (torch.randn(rows, 70, generator=rng).bfloat16() for rows in (48, 5))
     try:
-        got = Int8Linear(weight, bias, native)(x)
+        got = Int8Linear(weight, native)(x)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
-    (codes, scales), (weight_codes, weight_scales) = quantise_rows(x), quantise_rows(weight)
-    exact = codes.double() @ weight_codes.double().T * scales[:, None] * weight_scales + bias
-    return torch.allclose(got.double(), exact, rtol=_TOLERANCE, atol=_TOLERANCE)
+    (codes, scales), (weight_codes, weight_scales) = quantise_rows(_turned(x)), quantise_rows(_turned(weight.float()))
+    exact = codes.double() @ weight_codes.double().T * scales[:, None] * weight_scales
+    return torch.allclose(got.double(), exact, rtol=_TOLERANCE, atol=_TOLERANCE * float(exact.abs().max()))
+
+
+def _turned(rows: Tensor) -> Tensor:
+    """``rows`` ``[n, k]`` with zeros up to a multiple of 64, and each 64 inputs turned by a Hadamard matrix."""
+    padded = F.pad(rows, (0, -rows.shape[1] % _TURNED))
+    turned: Tensor = padded.view(-1, _TURNED) @ _hadamard(_TURNED).to(rows.dtype)
+    return turned.view(padded.shape)
+
+
+def _hadamard(size: int) -> Tensor:
+    """The orthogonal matrix of Sylvester's construction; a power of four has no rounding in it."""
+    signs = torch.ones(1, 1)
+    while len(signs) < size:
+        signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
+    return signs / math.sqrt(size)

@@ -16,6 +16,7 @@ from torch import Tensor
 from kernels import checks
 from kernels.api import (
     CODE_LIMIT,
+    Activation,
     AttentionPlan,
     AttentionShape,
     BoolArray,
@@ -25,8 +26,9 @@ from kernels.api import (
     QuantisedPool,
     SpanTable,
     StepSize,
+    SublayerOp,
 )
-from kernels.composed import ComposedLayers
+from kernels.composed import ComposedLayers, feed_forward
 from kernels.weights import Weight, dense
 
 _VOCABULARY_CHUNK = 8192
@@ -52,7 +54,7 @@ class ReferenceKernels(ComposedLayers):
 
     name = "reference"
     code_dtypes = frozenset(CODE_LIMIT)
-    has_int8_linear = True
+    has_int8 = True
     keeps_codes = False
 
     def warm_up(
@@ -71,15 +73,19 @@ class ReferenceKernels(ComposedLayers):
 
         return linear
 
-    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        checks.check_linear(weight, bias)
-        codes = _in_8_bits(weight)
-
-        def linear(x: Tensor) -> Tensor:
-            product = (_in_8_bits(x) @ codes.T).float()
-            return (product if bias is None else product + bias.float()).to(x.dtype)
-
-        return linear
+    def pack_feed_forward(
+        self,
+        norm: Tensor,
+        eps: float,
+        gate_up: Weight,
+        down: Weight,
+        activation: Activation,
+        *,
+        int8: bool = False,
+    ) -> SublayerOp:
+        checks.check_feed_forward(norm, gate_up, down, int8=int8)
+        pack = _rounded_linear if int8 else self.pack_linear
+        return feed_forward(self, norm, eps, pack(gate_up), pack(down), activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)
@@ -218,6 +224,24 @@ def _gather(fresh: Tensor, pool: PoolHalf, plan: ReferencePlan, *, num_heads: in
     gathered[:, from_pool] = cached
     gathered[:, ~from_pool] = fresh[source[~from_pool]].transpose(0, 1).float()
     return gathered.repeat_interleave(num_heads // num_kv_heads, dim=0)
+
+
+def _rounded_linear(weight: Weight) -> LinearOp:
+    """A product of turned factors in 8 bits."""
+    rounded = _in_8_bits(_turned(dense(weight).double()))
+
+    def linear(x: Tensor) -> Tensor:
+        return (_in_8_bits(_turned(x.double())) @ rounded.T).to(x.dtype)
+
+    return linear
+
+
+def _turned(rows: Tensor) -> Tensor:
+    """Each 64 inputs times a matrix with the sign of the parity of the bits that row and column share, over 8."""
+    signs = [[1 - 2 * ((i & j).bit_count() % 2) for j in range(64)] for i in range(64)]
+    matrix = torch.tensor(signs, dtype=rows.dtype, device=rows.device) / 8
+    padded = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 64))
+    return (padded.view(-1, 64) @ matrix).view(padded.shape)
 
 
 def _in_8_bits(rows: Tensor) -> Tensor:

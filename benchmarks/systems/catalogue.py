@@ -31,7 +31,7 @@ _COMMON: Final = frozenset({"W1", "W2", "W3", "W4", "W5", "SWEEP"})
 
 TITLES: Final = {
     "ours": "this project's engine, in process, token ids",
-    "ours-int8": "this project's engine with linear layers in 8 bits, in process, token ids",
+    "ours-int8": "this project's engine with feed-forward parts in 8 bits, in process, token ids",
     "ours-http": "this project's service over HTTP, texts",
     "hf-prefix": "transformers, past_key_values of a prefix computed once and expanded",
     "hf-pad": "transformers, whole prompts in padded batches (cut to its first rows)",

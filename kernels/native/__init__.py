@@ -7,12 +7,14 @@ agree within rounding.
 from kernels.native.attention import NativeAttention
 from kernels.native.attention_work import AttentionWork, cut
 from kernels.native.build import build_library, find_library
+from kernels.native.feed_forward8 import NativeFeedForward8
 from kernels.native.linear import NativeLinear
 from kernels.native.ops import NativeOps, load_native_ops
 
 __all__ = [
     "AttentionWork",
     "NativeAttention",
+    "NativeFeedForward8",
     "NativeLinear",
     "NativeOps",
     "build_library",

@@ -20,9 +20,23 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
-SOURCES = tuple(_FOLDER / name for name in ("elementwise.c", "attention.c", "linear.c", "vocabulary.c", "layers.c"))
+SOURCES = tuple(
+    _FOLDER / name
+    for name in ("elementwise.c", "attention.c", "linear.c", "feed_forward8.c", "vocabulary.c", "layers.c")
+)
 HEADERS = tuple(
-    _FOLDER / name for name in ("tiles.h", "attention.h", "linear.h", "rows.h", "weights.h", "panels.h", "softmax.h")
+    _FOLDER / name
+    for name in (
+        "tiles.h",
+        "attention.h",
+        "linear.h",
+        "feed_forward8.h",
+        "rounded.h",
+        "rows.h",
+        "weights.h",
+        "panels.h",
+        "softmax.h",
+    )
 )
 PREBUILT = Path(__file__).with_name("prebuilt")
 _COMPILERS = ("cc", "gcc", "clang")
@@ -46,8 +60,8 @@ class Level:
 X86_LEVELS = (
     Level(
         "x86-64-v4-amx",
-        ("-march=x86-64-v4", "-mprfchw", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
-        _AVX512 | {"3dnowprefetch", "avx512_bf16", "amx_tile", "amx_bf16"},
+        ("-march=x86-64-v4", "-mprfchw", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        _AVX512 | {"3dnowprefetch", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
     ),
     Level("x86-64-v4-bf16", ("-march=x86-64-v4", "-mavx512bf16"), _AVX512 | {"avx512_bf16"}),
     Level("x86-64-v4", ("-march=x86-64-v4",), _AVX512),

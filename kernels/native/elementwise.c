@@ -112,19 +112,13 @@ void quantise_rows(const bf16 *restrict x, int8_t *restrict codes, float *restri
     }
 }
 
-/* y[r] = y[r] * scales[r] + bias in place; bias may be NULL */
-void scale_rows(bf16 *restrict y, const float *restrict scales, const float *restrict bias, int64_t rows,
-                int64_t width) {
+/* y[r] = y[r] * scales[r] in place */
+void scale_rows(bf16 *restrict y, const float *restrict scales, int64_t rows, int64_t width) {
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
     for (int64_t r = 0; r < rows; r++) {
         bf16 *to = y + r * width;
-        if (bias) {
 #pragma omp simd
-            for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(to[i]) * scales[r] + bias[i]);
-        } else {
-#pragma omp simd
-            for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(to[i]) * scales[r]);
-        }
+        for (int64_t i = 0; i < width; i++) to[i] = narrow(widen(to[i]) * scales[r]);
     }
 }
 

@@ -12,6 +12,7 @@
  * Judge: kernels.reference.
  */
 #include "linear.h"
+#include "feed_forward8.h"
 #include "rows.h"
 
 #if defined(__AMX_BF16__)
@@ -293,6 +294,7 @@ int tiles_allowed(void) { return ask_for_tiles(); }
 int run_layer(const layer *l) {
     const int64_t threads = omp_get_max_threads();
     if (l->rows == 0) return 0;
+    if (l->first_coding == CODING_INT8) return run_feed_forward8(l);
     return l->rows <= FEW ? layer_by_panels(l, threads) : layer_by_rows(l, threads);
 }
 

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from kernels import checks
 from kernels.api import Activation, LinearOp, SublayerOp
-from kernels.native.linear_parts import TILE, LayerParts, LayerStruct, PackedWeight, coding_of
+from kernels.native.linear_parts import GATES, TILE, LayerParts, LayerStruct, PackedWeight, coding_of
 from kernels.weights import CODED_INPUTS, CodedWeight, Weight, dense
 
 _LOG = logging.getLogger(__name__)
 
-_GATES: dict[Activation, int] = {"silu": 1, "gelu_tanh": 2}
 # results are rounded to bfloat16 once; the inside of a feed-forward part and its normed input too
 _TOLERANCE = 2.0**-6
 # absolute, of logits and their log-sum-exp: hidden states keep 16 bits in the product with the head
@@ -101,7 +100,7 @@ class NativeLinear:
         (width, inner), norm = down.shape, norm.float()
         parts = LayerParts(
             first=self._packed(gate_up, gated=True), inputs=width, width=width, norm=norm, eps=eps,
-            second=self._packed(down), inner=inner, gate=_GATES[activation],
+            second=self._packed(down), inner=inner, gate=GATES[activation],
         )  # fmt: skip
         return StreamLayer(self, parts)
 
@@ -178,7 +177,7 @@ def _disagreements(linear: NativeLinear) -> list[str]:
     right = {
         "linear layers": _layer_agrees(linear),
         "layers of coded weights": _codes_agree(linear),
-        "feed-forward parts": all(_feed_forward_agrees(linear, gate) for gate in _GATES),
+        "feed-forward parts": all(_feed_forward_agrees(linear, gate) for gate in GATES),
         "logits of the head": _head_agrees(linear),
     }
     return [name for name, agrees in right.items() if not agrees]

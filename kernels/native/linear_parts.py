@@ -8,10 +8,17 @@ from functools import cached_property
 
 from torch import Tensor
 
+from kernels.api import Activation
 from kernels.weights import CODED_INPUTS, CodedWeight
 
 TILE = 32
 """Outputs of a panel, and inputs of a step along it."""
+
+GATES: dict[Activation, int] = {"silu": 1, "gelu_tanh": 2}
+"""What the C code calls them."""
+
+INT8 = 5
+"""The coding of a weight that is multiplied in 8 bits."""
 
 _POINTERS = ("stream", "x", "norm", "first", "second", "bias", "out")
 _SIZES = ("rows", "inputs", "inner", "out_width", "x_stride", "gate", "first_coding", "second_coding")

@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels.api import LayerOps
 from kernels.native.attention import NativeAttention, load_native_attention
 from kernels.native.build import find_library
+from kernels.native.feed_forward8 import NativeFeedForward8, load_feed_forward8
 from kernels.native.layers import NativeLayers
 from kernels.native.linear import NativeLinear, load_native_linear
 
@@ -22,7 +23,7 @@ _SIGNATURES = {
     "rms_norm": [_POINTER] * 3 + [_INT] * 4 + [_FLOAT],
     "add_rms_norm": [_POINTER] * 4 + [_INT] * 3 + [_FLOAT],
     "quantise_rows": [_POINTER] * 3 + [_INT] * 3,
-    "scale_rows": [_POINTER] * 3 + [_INT] * 2,
+    "scale_rows": [_POINTER] * 2 + [_INT] * 2,
     "swiglu": [_POINTER] * 2 + [_INT] * 2,
     "geglu": [_POINTER] * 2 + [_INT] * 2,
     "rotate": [_POINTER] * 3 + [_INT] * 4,
@@ -39,13 +40,18 @@ class NativeOps:
     Callers have checked shapes and dtypes; memory layout is as each method says.
 
     Args:
-        attention, linear: What the library holds of them; None on a processor that they were not written for.
+        attention, linear, feed_forward8: What the library holds of them; None on a processor that they were not
+            written for.
     """
 
     def __init__(
-        self, library: ctypes.CDLL, attention: NativeAttention | None = None, linear: NativeLinear | None = None
+        self,
+        library: ctypes.CDLL,
+        attention: NativeAttention | None = None,
+        linear: NativeLinear | None = None,
+        feed_forward8: NativeFeedForward8 | None = None,
     ) -> None:
-        self.attention, self.linear = attention, linear
+        self.attention, self.linear, self.feed_forward8 = attention, linear, feed_forward8
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
@@ -85,9 +91,9 @@ class NativeOps:
         self._library.quantise_rows(x.data_ptr(), codes.data_ptr(), scales.data_ptr(), rows, width, x.stride(0))
         return codes, scales
 
-    def scale_rows(self, y: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
-        """``y * scales[:, None] + bias`` in place; ``y`` is dense, ``scales`` and ``bias`` are float32."""
-        self._library.scale_rows(y.data_ptr(), scales.data_ptr(), None if bias is None else bias.data_ptr(), *y.shape)
+    def scale_rows(self, y: Tensor, scales: Tensor) -> Tensor:
+        """``y * scales[:, None]`` in place; ``y`` is dense, ``scales`` are float32."""
+        self._library.scale_rows(y.data_ptr(), scales.data_ptr(), *y.shape)
         return y
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
@@ -134,7 +140,8 @@ def load_native_ops() -> NativeOps | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        ops = NativeOps(library, load_native_attention(library), load_native_linear(library))
+        linear = load_native_linear(library)
+        ops = NativeOps(library, load_native_attention(library), linear, load_feed_forward8(library, linear))
     except (OSError, AttributeError) as error:
         _LOG.warning("%s cannot be loaded: %s", path, error)
         return None
@@ -174,7 +181,7 @@ def _agrees(ops: NativeOps) -> bool:
         (ops.swiglu(gate_up), F.silu(gate) * up),
         (codes, (x.float() / scales[:, None]).round()),
         (scales, x.float().abs().amax(-1) / 127),
-        (ops.scale_rows(x.clone(), scales, weight), x.float() * scales[:, None] + weight),
+        (ops.scale_rows(x.clone(), scales), x.float() * scales[:, None]),
         (ops.geglu(gate_up), F.gelu(gate, approximate="tanh") * up),
         (ops.rms_norm(heads, weight[:22], 1e-5), F.rms_norm(heads.float(), (22,), weight[:22], 1e-5)),
         (out, merged),

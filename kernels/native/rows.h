@@ -55,14 +55,17 @@ static void pack_row(const layer *l, bf16 *block, int64_t row, int64_t r) {
         pack_plain(l->x + r * l->x_stride, block, steps, row, l->in);
 }
 
-/* silu(gate) * up, or gelu(gate) * up by the tanh approximation: 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
+/* What silu(gate), or gelu(gate) by the tanh approximation, is gate / (1 + exp(-x)) of: 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
+static inline __m512 before_logistic(__m512 gate, int64_t kind) {
+    if (kind != GATE_GELU) return gate;
+    __m512 cube = _mm512_mul_ps(_mm512_mul_ps(gate, gate), gate);
+    return _mm512_mul_ps(_mm512_set1_ps(1.59576912f), _mm512_fmadd_ps(_mm512_set1_ps(0.044715f), cube, gate));
+}
+
+/* silu(gate) * up, or gelu(gate) * up */
 static inline __m512 open_gate(__m512 gate, __m512 up, int64_t kind) {
-    __m512 inner = gate, one = _mm512_set1_ps(1.0f);
-    if (kind == GATE_GELU) {
-        __m512 cube = _mm512_mul_ps(_mm512_mul_ps(gate, gate), gate);
-        inner = _mm512_mul_ps(_mm512_set1_ps(1.59576912f), _mm512_fmadd_ps(_mm512_set1_ps(0.044715f), cube, gate));
-    }
-    __m512 below = _mm512_add_ps(one, exp_vector(_mm512_sub_ps(_mm512_setzero_ps(), inner)));
+    __m512 inner = before_logistic(gate, kind);
+    __m512 below = _mm512_add_ps(_mm512_set1_ps(1.0f), exp_vector(_mm512_sub_ps(_mm512_setzero_ps(), inner)));
     return _mm512_mul_ps(_mm512_div_ps(gate, below), up);
 }
 #endif

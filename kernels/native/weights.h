@@ -13,8 +13,8 @@
 
 #define STEP (2 * TILE) /* elements of a step */
 
-/* See kernels.native.linear_parts.coding_of. */
-enum { CODING_NONE, CODING_4_HALF, CODING_4, CODING_8_HALF, CODING_8 };
+/* See kernels.native.linear_parts.coding_of. What is coded as CODING_INT8 is multiplied as it is; see feed_forward8.c. */
+enum { CODING_NONE, CODING_4_HALF, CODING_4, CODING_8_HALF, CODING_8, CODING_INT8 };
 
 static inline int in_4_bits(int64_t coding) { return coding == CODING_4_HALF || coding == CODING_4; }
 

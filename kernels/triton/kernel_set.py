@@ -63,7 +63,7 @@ class TritonKernels(ComposedLayers):
     """
 
     name = "triton"
-    has_int8_linear = False
+    has_int8 = False
     keeps_codes = False
 
     def __init__(
@@ -107,10 +107,6 @@ class TritonKernels(ComposedLayers):
         checks.check_linear(weight, bias)
         numbers = dense(weight).contiguous()
         return lambda x: torch.nn.functional.linear(x, numbers, bias)
-
-    def pack_linear_int8(self, weight: Tensor, bias: Tensor | None = None) -> LinearOp:
-        del weight, bias
-        raise KernelInputError("weight: linear layers in 8 bits run on a CPU only")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         checks.check_rms_norm(x, weight)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels.api import LayerOps, LayersInput
 from kernels.cpu import CpuKernels
-from kernels.native import NativeLinear, NativeOps, cut, load_native_ops
+from kernels.native import NativeFeedForward8, NativeLinear, NativeOps, cut, load_native_ops
 from tests.kernels.cases import coded_weight, make_case, prefix_with_rows, random_trie
 
 # around the 16 and 32 rows of tiles, and more than threads share the outputs for
@@ -70,6 +70,12 @@ def run_coded_layers(linear: NativeLinear, rows: int) -> None:
         linear.feed_forward(random(96), 1e-5, gate_up, down, "silu")(random(rows, 96), half(rows, 96))
 
 
+def run_layers_in_8_bits(feed_forward: NativeFeedForward8, rows: int) -> None:
+    for width, inner in ((33, 17), (801, 45), (65, 800)):
+        part = feed_forward(random(width), 1e-5, half(2 * inner, width), half(width, inner), "gelu_tanh")
+        part(random(rows, width), half(rows, width))
+
+
 def run_joined_layers(native: NativeOps, rows: int) -> None:
     kernels = CpuKernels(native)
     case = make_case(prefix_with_rows(77, [rows]), num_heads=6, num_kv_heads=2, head_dim=32, dtype=torch.bfloat16)
@@ -106,8 +112,7 @@ def run_elementwise(native: NativeOps, rows: int, width: int) -> None:
     native.swiglu(half(rows, 2 * width))
     native.geglu(half(rows, 2 * width))
     _, scales = native.quantise_rows(half(rows, width))
-    native.scale_rows(half(rows, width), scales, random(width))
-    native.scale_rows(half(rows, width), scales, None)
+    native.scale_rows(half(rows, width), scales)
     native.merge(random(2, rows, width), random(2, rows), half(2, rows, width), random(2, rows))
     native.label_logits(random(rows, width), half(50, width), torch.randint(50, (rows, 2)))
 
@@ -124,6 +129,8 @@ def main(library: Path) -> None:
             run_layers(native.linear, rows)
             run_coded_layers(native.linear, rows)
             run_joined_layers(native, rows)
+        if native.feed_forward8 is not None:
+            run_layers_in_8_bits(native.feed_forward8, rows)
     if native.attention is not None:
         for seed in range(8):
             attend(native, seed)

@@ -119,7 +119,7 @@ def test_bits_of_a_row_do_not_depend_on_its_address(level: str) -> None:
             native.swiglu(moved(x[:, :76], by)),
             native.geglu(moved(x[:, :76], by)),
             *native.quantise_rows(moved(x, by)),
-            native.scale_rows(moved(x, by), moved(stream[:, 0], by), moved(weight, by)),
+            native.scale_rows(moved(x, by), moved(stream[:, 0], by)),
             native.label_logits(moved(stream, by), moved(x, by), ids),
         ]
 

@@ -36,7 +36,7 @@ def half(*shape: int, seed: int) -> Tensor:
     return random(*shape, seed=seed).div_(shape[-1] ** 0.5).bfloat16()
 
 
-def packed(kernels: CpuKernels | ReferenceKernels, case: Case, number: int) -> LayerOps:
+def packed(kernels: CpuKernels | ReferenceKernels, case: Case, number: int, *, int8: bool = False) -> LayerOps:
     """A layer with a bias, a weight in codes, and every second time a window and other angles."""
     width, attended = (HEADS + 2 * KV_HEADS) * DIM, HEADS * DIM
     norm = random(HIDDEN, seed=number).abs()
@@ -44,7 +44,12 @@ def packed(kernels: CpuKernels | ReferenceKernels, case: Case, number: int) -> L
         qkv=kernels.pack_normed_linear(norm, 1e-5, half(width, HIDDEN, seed=number), half(width, seed=number + 1)),
         attention_out=kernels.pack_linear(half(HIDDEN, attended, seed=number + 2)),
         feed_forward=kernels.pack_feed_forward(
-            norm, 1e-5, coded_weight(2 * INNER, HIDDEN, bits=4), half(HIDDEN, INNER, seed=number + 3), "silu"
+            norm,
+            1e-5,
+            coded_weight(2 * INNER, HIDDEN, bits=4),
+            half(HIDDEN, INNER, seed=number + 3),
+            "silu",
+            int8=int8,
         ),
         shape=replace(case.shape, window=20 if number % 2 else None),
         turn=number % 2,
@@ -93,12 +98,13 @@ def copied(step: LayersInput) -> LayersInput:
     return replace(step, **{name: getattr(step, name).clone() for name in changed})
 
 
+@pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("rows", [[1], [24], [9, 1, 30], [100, 90]])
-def test_joined_layers_have_the_bits_of_their_operations(kernels: CpuKernels, rows: list[int]) -> None:
+def test_joined_layers_have_the_bits_of_their_operations(kernels: CpuKernels, rows: list[int], *, int8: bool) -> None:
     case = make_case(
         prefix_with_rows(77, rows), num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype=torch.bfloat16
     )
-    layers = [packed(kernels, case, number) for number in range(LAYERS)]
+    layers = [packed(kernels, case, number, int8=int8) for number in range(LAYERS)]
     step = step_of(case, kernels)
     wanted_step = copied(step)
     wanted = one_by_one(kernels, layers, wanted_step)

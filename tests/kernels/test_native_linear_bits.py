@@ -71,6 +71,13 @@ def feed_forward(kernels: CpuKernels) -> Callable[[slice], Tensor]:
     return lambda rows: whole(stream[rows].clone(), update[rows])
 
 
+def in_8_bits(kernels: CpuKernels) -> Callable[[slice], Tensor]:
+    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1, dtype=torch.bfloat16)
+    gate_up, down = random(2 * INNER, IN, dtype=torch.bfloat16), random(IN, INNER, dtype=torch.bfloat16)
+    whole = kernels.pack_feed_forward(random(IN), 1e-5, gate_up, down, "silu", int8=True)
+    return lambda rows: whole(stream[rows].clone(), update[rows])
+
+
 def denominator(kernels: CpuKernels) -> Callable[[slice], Tensor]:
     hidden, head = random(ROWS, 90), random(2100, 90, dtype=torch.bfloat16)
     return lambda rows: kernels.log_sum_exp(hidden[rows], head)
@@ -88,7 +95,9 @@ def labels(kernels: CpuKernels) -> Callable[[slice], Tensor]:
 
 
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, denominator, all_logits, labels])
+@pytest.mark.parametrize(
+    "operation", [plain, of_codes, normed, feed_forward, in_8_bits, denominator, all_logits, labels]
+)
 def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
     kernels: CpuKernels, operation: Callable[[CpuKernels], Callable[[slice], Tensor]]
 ) -> None:
@@ -99,7 +108,9 @@ def test_bits_of_a_row_do_not_depend_on_other_rows_or_threads(
         assert torch.equal(run(slice(low, high)), whole[low:high]), (low, high)
 
 
-@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, denominator, all_logits, labels])
+@pytest.mark.parametrize(
+    "operation", [plain, of_codes, normed, feed_forward, in_8_bits, denominator, all_logits, labels]
+)
 def test_bits_of_a_row_do_not_depend_on_its_address(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
@@ -118,7 +129,7 @@ def test_bits_of_a_row_do_not_depend_on_its_address(
         assert torch.equal(operation(kernels)(slice(0, 33)), wanted), by
 
 
-@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, denominator, all_logits])
+@pytest.mark.parametrize("operation", [plain, of_codes, normed, feed_forward, in_8_bits, denominator, all_logits])
 def test_row_that_is_not_a_number_reaches_no_other(
     kernels: CpuKernels,
     operation: Callable[[CpuKernels], Callable[[slice], Tensor]],
