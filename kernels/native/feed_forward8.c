@@ -15,7 +15,7 @@
 #if defined(__AMX_BF16__)
 #include <omp.h>
 
-#define DEPTH 12   /* steps along the inputs for which a panel and 32 rows stay in the first-level cache */
+#define DEPTH 24   /* steps along the inputs for which a panel stays in the first-level cache */
 #define BLOCK 256  /* rows that a thread takes through at once, when there are many */
 #define FEW 128    /* up to so many rows are one block, whose outputs the threads share */
 

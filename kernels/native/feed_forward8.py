@@ -74,10 +74,10 @@ def _agrees(feed_forward: NativeFeedForward8, activation: Activation) -> bool:
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=rng).bfloat16()
 
-    x, stream, norm, eps = random(300, 870), random(300, 870).float(), random(870).float(), 0.5
-    gate_up, down = random(180, 870) / 30, random(870, 90) / 9
+    x, stream, norm, eps = random(300, 1600), random(300, 1600).float(), random(1600).float(), 0.5
+    gate_up, down = random(180, 1600) / 40, random(1600, 90) / 9
     grown = stream + x.float()
-    normed = F.rms_norm(grown, (870,), norm, eps).bfloat16()
+    normed = F.rms_norm(grown, (1600,), norm, eps).bfloat16()
     gate, up = _product(normed, gate_up).chunk(2, dim=-1)
     opened = F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")
     wanted = _product((opened * up).bfloat16(), down)

@@ -70,16 +70,22 @@ static inline void turn_tiles(const bf16 *a, int both, float *turned, int64_t st
     _tile_stored(3, turned + 48, stride * 4);
 }
 
-static inline __m512i magnitude(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF)); }
+static inline __m512 magnitude(const float *x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(x), _mm512_set1_epi32(0x7FFFFFFF)));
+}
 
 /* The larger of |a + b| and |a - b|, and of those before, as bits: so that what is not a number is the largest. */
 static inline __m512i larger(__m512i before, const float *a, const float *b) {
-    __m512 x = _mm512_castsi512_ps(magnitude(_mm512_loadu_ps(a))), y = _mm512_castsi512_ps(magnitude(_mm512_loadu_ps(b)));
-    return _mm512_max_epi32(before, magnitude(_mm512_add_ps(x, y)));
+    return _mm512_max_epi32(before, _mm512_castps_si512(_mm512_add_ps(magnitude(a), magnitude(b))));
 }
 
-static inline void put_codes8(char *to, __m512 x, __m512 per_unit) {
-    _mm_storeu_si128((__m128i *)to, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x, per_unit))));
+/* The codes of 64 sums, 16 in a vector. */
+static inline __m512i codes_of(__m512 a, __m512 b, __m512 c, __m512 d, __m512 per_unit) {
+    /* packing goes by quarters of the vectors */
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i first = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(a, per_unit)), _mm512_cvtps_epi32(_mm512_mul_ps(b, per_unit)));
+    __m512i second = _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(c, per_unit)), _mm512_cvtps_epi32(_mm512_mul_ps(d, per_unit)));
+    return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second));
 }
 
 /* Rows [row, row + 16) of a packed block of `steps` steps of 32 inputs; `turned` has room for 16 rows of them. */
@@ -106,10 +112,8 @@ static void round_rows(const bf16 *block, int64_t steps, rounded_rows to, int64_
             const float *at = turned + r * stride + s * 64;
             const __m512 a = _mm512_loadu_ps(at), b = _mm512_loadu_ps(at + 16);
             const __m512 c = _mm512_loadu_ps(at + 32), d = _mm512_loadu_ps(at + 48);
-            put_codes8(codes, _mm512_add_ps(a, c), per_unit);
-            put_codes8(codes + 16, _mm512_add_ps(b, d), per_unit);
-            put_codes8(codes + 32, _mm512_sub_ps(a, c), per_unit);
-            put_codes8(codes + 48, _mm512_sub_ps(b, d), per_unit);
+            const __m512i rounded = codes_of(_mm512_add_ps(a, c), _mm512_add_ps(b, d), _mm512_sub_ps(a, c), _mm512_sub_ps(b, d), per_unit);
+            _mm512_storeu_si512(codes, rounded);
         }
     }
 }

@@ -71,7 +71,7 @@ def run_coded_layers(linear: NativeLinear, rows: int) -> None:
 
 
 def run_layers_in_8_bits(feed_forward: NativeFeedForward8, rows: int) -> None:
-    for width, inner in ((33, 17), (801, 45), (65, 800)):
+    for width, inner in ((33, 17), (1601, 45), (65, 800)):
         part = feed_forward(random(width), 1e-5, half(2 * inner, width), half(width, inner), "gelu_tanh")
         part(random(rows, width), half(rows, width))
 

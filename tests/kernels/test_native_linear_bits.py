@@ -22,6 +22,7 @@ ROWS = 700
 # more inputs than stay in the first-level cache; no whole tile of inputs, of inner or of outputs
 IN, INNER, OUT = 870, 1010, 90
 IN_32, INNER_32 = 864, 992  # of codes: whole blocks of them
+IN_8, INNER_8 = 1700, 90  # in 8 bits twice as many inputs stay there
 # within a tile of 16 rows, at its edge, few enough for threads to share the outputs or not
 PARTS = ((0, 1), (7, 23), (16, 48), (100, 228), (100, 229), (3, 690))
 
@@ -72,9 +73,9 @@ def feed_forward(kernels: CpuKernels) -> Callable[[slice], Tensor]:
 
 
 def in_8_bits(kernels: CpuKernels) -> Callable[[slice], Tensor]:
-    stream, update = random(ROWS, IN), random(ROWS, IN, seed=1, dtype=torch.bfloat16)
-    gate_up, down = random(2 * INNER, IN, dtype=torch.bfloat16), random(IN, INNER, dtype=torch.bfloat16)
-    whole = kernels.pack_feed_forward(random(IN), 1e-5, gate_up, down, "silu", int8=True)
+    stream, update = random(ROWS, IN_8), random(ROWS, IN_8, seed=1, dtype=torch.bfloat16)
+    gate_up, down = random(2 * INNER_8, IN_8, dtype=torch.bfloat16), random(IN_8, INNER_8, dtype=torch.bfloat16)
+    whole = kernels.pack_feed_forward(random(IN_8), 1e-5, gate_up, down, "silu", int8=True)
     return lambda rows: whole(stream[rows].clone(), update[rows])
 
 
