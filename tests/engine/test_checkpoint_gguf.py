@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Encoding
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from engine.checkpoint_files import gguf_model_config
 from engine.checkpoint_gguf import load_gguf
@@ -184,11 +183,3 @@ def test_weights_do_not_depend_on_the_file_once_loaded(tmp_path: Path) -> None:
     path.write_bytes(b"\0" * path.stat().st_size)
 
     assert_same_weights(weights, tiny_llama())
-
-
-@pytest.mark.model
-def test_the_default_model_equals_what_transformers_loads(default_model_path: Path) -> None:
-    path = next(default_model_path.glob("*.gguf"))
-    judge: Any = AutoModelForCausalLM.from_pretrained(default_model_path, gguf_file=path.name, dtype=torch.float32)
-
-    assert_same_weights(load(path), judge)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 from litestar.testing import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from scorer.app import Application, build_application, load_prompts
+from scorer.http import pages
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
+from scorer.openapi import encoded_document
 from scorer.scoring.raw_texts import RawTexts
 from scorer.settings import Settings
 from scorer.tokens.text_tokens import TextMemo
@@ -20,9 +24,10 @@ from scorer.tokens.tokenizer_files import LoadedTokenizer
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.word_tokenizers import loaded
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SCORE = "/v1/batches/score"
 RERANK = "/v1/rerank"
+_DOCUMENT = cache(encoded_document)
 
 
 def fake_model(
@@ -45,9 +50,15 @@ def fake_application(
     """The application over ``engine``; ``fault`` is what its self-test finds."""
     values = Settings(**settings)
     metrics = Metrics(request_limit_s=values.request_timeout_s)
-    return build_application(
-        values, metrics, load or (lambda: fake_model(engine, template=template)), test=lambda _: fault
-    )
+    return build_quickly(values, metrics, load or (lambda: fake_model(engine, template=template)), test=lambda _: fault)
+
+
+def build_quickly(
+    settings: Settings, metrics: Metrics, load: Callable[[], LoadedModel], *, test: Callable[[LoadedModel], str | None]
+) -> Application:
+    """The application, with the OpenAPI document that all have: to make it takes longer than all the rest."""
+    with patch.object(pages, "encoded_document", _DOCUMENT):
+        return build_application(settings, metrics, load, test=test)
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from typing import Any
 
 from litestar.testing import TestClient
 
-from scorer.app import build_application, load_prompts
+from scorer.app import load_prompts
 from scorer.metrics import Metrics
 from scorer.model_host import LoadedModel
 from scorer.scoring.raw_texts import RawTexts
 from scorer.settings import Settings
 from scorer.tokens.text_tokens import TextMemo
-from tests.helpers.service import client_of
+from tests.helpers.service import build_quickly, client_of
 from tests.helpers.tiny import tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.word_tokenizers import loaded
 
@@ -32,6 +32,6 @@ def tiny_service(**settings: Any) -> Iterator[TestClient[Any]]:
         prompts = load_prompts(tokenizer, memo, template=None, chat_format=None)
         return LoadedModel(engine=engine, prompts=prompts, texts=RawTexts(tokenizer, memo), memo=memo, name="tiny")
 
-    application = build_application(Settings(**settings), metrics, load, test=lambda _: None)
+    application = build_quickly(Settings(**settings), metrics, load, test=lambda _: None)
     with client_of(application) as client:
         yield client

@@ -28,12 +28,16 @@ from engine.records import (
 )
 from engine.runner import EngineThread
 from scorer.tokens.tokenizer_files import load_tokenizer
+from tests.helpers.gguf_reading import read_gguf_once
+from tests.helpers.llama_files import assert_same_weights
 from tests.helpers.prompts import real_prompts
 from tests.helpers.tiny import running, score, tiny_engine
 
 pytestmark = pytest.mark.model
 
 NUM_PROMPTS = 20
+# the judge takes longer to generate than all else here; with more than five, some prompts share a passage
+NUM_GENERATING = 8
 GENERATED_TOKENS = 24
 TRANSFORMERS_TOLERANCE = 1e-3
 FLOAT32_TOLERANCE = 1e-4
@@ -42,6 +46,12 @@ FLOAT32_TOLERANCE = 1e-4
 # a prompt alone and in a padded batch.
 BFLOAT16_TOLERANCE = 0.5
 BFLOAT16_MEAN_TOLERANCE = 0.12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def judges_read_their_file_once() -> Iterator[None]:
+    with read_gguf_once():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +117,10 @@ def test_ids_are_those_of_transformers(default_model_path: Path, prompts: list[l
         assert ids == judge(text, add_special_tokens=False).input_ids
 
 
+def test_weights_are_those_of_transformers(default_model_path: Path, judge_model: Any) -> None:
+    assert_same_weights(load_checkpoint(default_model_path, torch.float32).weights, judge_model)
+
+
 def test_all_logits_and_log_probabilities_are_those_of_transformers(
     exact: EngineThread, prompts: list[list[int]], judged: list[Judged]
 ) -> None:
@@ -141,7 +155,7 @@ class Deaf:
 def test_greedy_generation_is_that_of_transformers(
     exact: EngineThread, prompts: list[list[int]], judge_model: Any, default_model_path: Path
 ) -> None:
-    """All prompts are under way at once; prompts share passages."""
+    """They are under way at once; prompts share passages."""
     tokenizer = load_tokenizer(default_model_path)
     assert tokenizer.eos_token is not None
     end = tokenizer.special_tokens[tokenizer.eos_token]
@@ -156,11 +170,11 @@ def test_greedy_generation_is_that_of_transformers(
             max_tokens=GENERATED_TOKENS,
             end_ids=frozenset({end}),
         )
-        for number, ids in enumerate(prompts)
+        for number, ids in enumerate(prompts[:NUM_GENERATING])
     ]
     futures = [exact.generate(task) for task in tasks]
 
-    for future, ids in zip(futures, prompts, strict=True):
+    for future, ids in zip(futures, prompts, strict=False):
         with torch.inference_mode():
             whole = judge_model.generate(
                 torch.tensor([ids]),

@@ -16,7 +16,7 @@ from litestar.testing import TestClient
 
 from engine import DeadlineExceeded, EngineFault, GenerateResult, OutOfCapacity
 from engine.runner import EngineThread
-from scorer.app import Application, build_application, load_prompts
+from scorer.app import Application, load_prompts
 from scorer.generation.branch_texts import BranchTexts
 from scorer.generation.schema import GenerateText
 from scorer.metrics import Metrics
@@ -27,7 +27,7 @@ from scorer.tokens.text_tokens import TextMemo
 from tests.helpers.asgi import Exchange
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.paper_engine import check_cache
-from tests.helpers.service import SCORE, client_of, fake_application, sample, service, until
+from tests.helpers.service import SCORE, build_quickly, client_of, fake_application, sample, service, until
 from tests.helpers.tiny import Gate, Log, tiny_checkpoint, tiny_config, tiny_engine
 from tests.helpers.word_tokenizers import loaded
 
@@ -49,9 +49,7 @@ class TinyModel:
         self.engine: EngineThread | None = None
         self._observer = observer
         self._num_blocks = num_blocks
-        self.application: Application = build_application(
-            Settings(**settings), Metrics(), self._load, test=lambda _: None
-        )
+        self.application: Application = build_quickly(Settings(**settings), Metrics(), self._load, test=lambda _: None)
 
     def _load(self) -> LoadedModel:
         memo = TextMemo(100_000)

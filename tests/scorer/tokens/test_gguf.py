@@ -24,6 +24,7 @@ from tests.helpers.bpe_files import (
     random_texts,
     write_tokenizer_gguf,
 )
+from tests.helpers.gguf_reading import read_gguf_once
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,8 @@ def test_the_revision_changes_with_the_metadata(tmp_path: Path, smollm: Tokenize
 @pytest.fixture(scope="module")
 def default_judge(default_model_path: Path) -> Tokenizer:
     name = next(default_model_path.glob("*.gguf")).name
-    judge: Tokenizer = AutoTokenizer.from_pretrained(default_model_path, gguf_file=name).backend_tokenizer
+    with read_gguf_once():
+        judge: Tokenizer = AutoTokenizer.from_pretrained(default_model_path, gguf_file=name).backend_tokenizer
     return Tokenizer.from_str(judge.to_str())
 
 

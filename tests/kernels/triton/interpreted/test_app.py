@@ -20,7 +20,7 @@ PAIRS = {"queries": ["what is a tree?", "who is there?"], "documents": ["a tree 
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     (SCORE, PAIRS),
     (SCORE, PAIRS),
-    (SCORE, PAIRS | {"readout": {"labels": ["Yes", "No"]}}),
+    (SCORE, PAIRS | {"queries": PAIRS["queries"][:1], "readout": {"labels": ["Yes", "No"]}}),
     (RERANK, {"query": PAIRS["queries"][1], "documents": [*PAIRS["documents"], "somebody is"]}),
 ]
 

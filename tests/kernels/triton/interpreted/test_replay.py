@@ -34,12 +34,13 @@ SIZE = 16
 def checkpoint_of(family: str | None, folder: Path) -> Checkpoint:
     if family is None:
         return tiny_checkpoint(tiny_config(num_heads=4, num_kv_heads=2))
-    tiny_model(family).save_pretrained(folder)
+    # as few layers as have windows below and after one that has none
+    tiny_model(family, num_hidden_layers=3, sliding_window_pattern=2).save_pretrained(folder)
     return load_checkpoint(folder, torch.float32)
 
 
 def batches() -> list[list[Row]]:
-    """A document; questions on it, of more and of fewer tokens in turn, some of them kept; rows without it."""
+    """A document; questions on it, of more and of fewer tokens in turn; rows on one that is kept; a row alone."""
     rng = np.random.default_rng(0)
 
     def tokens(count: int) -> list[int]:
@@ -48,9 +49,11 @@ def batches() -> list[list[Row]]:
     document = tokens(35)
     questions = [
         [make_row([*document, *tokens(length)], keep=keep) for length in lengths]
-        for keep, lengths in ((0, (4, 7, 5)), (0, (1,)), (37, (6, 2)), (0, (1, 2)))
+        for keep, lengths in ((0, (4, 7, 5)), (0, (1,)), (37, (6, 2)))
     ]
-    return [[make_row(document, keep=35)], *questions, [make_row([*document[:20], *tokens(12)], target=4)]]
+    kept = questions[-1][0].tokens[:37].tolist()
+    rows = [make_row([*kept, *tokens(length)]) for length in (1, 2)]
+    return [[make_row(document, keep=35)], *questions, rows, [make_row([*document[:20], *tokens(12)], target=4)]]
 
 
 def scores(
