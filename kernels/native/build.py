@@ -22,7 +22,15 @@ _LOG = logging.getLogger(__name__)
 _FOLDER = Path(__file__).parent
 SOURCES = tuple(
     _FOLDER / name
-    for name in ("elementwise.c", "attention.c", "linear.c", "feed_forward8.c", "vocabulary.c", "layers.c")
+    for name in (
+        "elementwise.c",
+        "attention.c",
+        "linear.c",
+        "coded.c",
+        "feed_forward8.c",
+        "vocabulary.c",
+        "layers.c",
+    )
 )
 HEADERS = tuple(
     _FOLDER / name
@@ -32,6 +40,7 @@ HEADERS = tuple(
         "linear.h",
         "feed_forward8.h",
         "rounded.h",
+        "products.h",
         "rows.h",
         "weights.h",
         "panels.h",

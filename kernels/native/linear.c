@@ -7,12 +7,13 @@
  * What a layer does before and after a product is done where its rows are in the cache anyway: the sum of
  * the residual stream and its norm on the way in, bias or gate on the way out; a feed-forward part is one
  * call. With many rows each thread takes blocks of them through everything; with few, threads share the
- * outputs, since then reading the weights is what takes the time.
+ * outputs, since then reading the weights is what takes the time; coded.c does that where weights are coded.
  *
  * Judge: kernels.reference.
  */
-#include "linear.h"
 #include "feed_forward8.h"
+#include "linear.h"
+#include "products.h"
 #include "rows.h"
 
 #if defined(__AMX_BF16__)
@@ -21,14 +22,6 @@
 #define DEPTH 24        /* steps along the inputs for which a panel of outputs stays in the first-level cache */
 #define BLOCK 256       /* rows that a thread takes through a layer at once, when there are many */
 #define FEW 128         /* up to so many rows are one block, whose outputs the threads share */
-
-/* What a panel becomes: columns [column, column + width) of rows that are `stride` elements apart; with a gate, 16 columns of
- * the packed input of another product, of `steps` steps. */
-typedef struct {
-    bf16 *to;
-    int64_t stride, steps, column, width, gate;
-    const float *bias;
-} target;
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
@@ -44,25 +37,6 @@ void pack_weight(const bf16 *weight, bf16 *packed, int64_t out, int64_t in, int6
                     bf16 *to = packed + (p * l.steps + s) * STEP + tile * TILE + n * 2;
                     for (int64_t k = 0; k < 32; k++)
                         to[k / 2 * 32 + k % 2] = row >= 0 && s * 32 + k < in ? weight[row * in + s * 32 + k] : 0;
-                }
-}
-
-/* The same of a weight that is scale * code + offset: codes [out, in], one byte each; scales and offsets [out, in / 32]. */
-void pack_codes(const uint8_t *codes, const float *scales, const float *offsets, char *packed, int64_t out, int64_t in,
-                int64_t gated, int64_t coding) {
-    const panel_layout l = layout_of(out, in, gated);
-    memset(packed, 0, l.panels * l.steps * step_bytes(coding));
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < l.panels; p++)
-        for (int64_t s = 0; s < l.steps; s++)
-            for (int64_t tile = 0; tile < 2; tile++)
-                for (int64_t n = 0; n < 16; n++) {
-                    const int64_t row = row_of(&l, p, tile, n), block = row * l.steps + s;
-                    char *to = packed + (p * l.steps + s) * step_bytes(coding) + tile * tile_bytes(coding);
-                    if (row < 0) continue;
-                    put_codes(to, codes + row * in + s * 32, n, coding);
-                    put_number(to + code_bytes(coding), scales[block], n, coding);
-                    put_number(to + code_bytes(coding) + (has_half_scales(coding) ? 32 : 64), offsets[block], n, coding);
                 }
 }
 
@@ -98,19 +72,11 @@ static inline void write_some(pending *p, int64_t rows) {
 
 /* ---- product -------------------------------------------------------------------------------------------- */
 
-/* Steps of a panel that are still to be unpacked. */
-typedef struct {
-    const char *from; /* NULL: none is */
-    int64_t coding;
-} coded_steps;
-
 /* sums [32, 32] of one panel for 32 rows along `steps` steps, on top of what is there with `resume`. Meanwhile, for the
- * vector units are idle otherwise: coded steps are unpacked into b, rows of the panel before are written, and what comes
- * next is brought nearer. */
-static inline void multiply(const bf16 *a, bf16 *b, coded_steps coded, int64_t steps, float *sums, int resume, int both,
-                            pending *before, const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
-    const int64_t some = (32 + steps - 1) / steps, step = step_bytes(coded.coding);
-    if (coded.from) unpack_step(coded.from, coded.coding, b);
+ * vector units are idle otherwise: rows of the panel before are written, and what comes next is brought nearer. */
+static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *sums, int resume, int both, pending *before,
+                            const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
+    const int64_t some = (32 + steps - 1) / steps;
     if (resume) {
         _tile_loadd(0, sums, 128);
         _tile_loadd(1, sums + 16, 128);
@@ -133,7 +99,6 @@ static inline void multiply(const bf16 *a, bf16 *b, coded_steps coded, int64_t s
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
-        if (coded.from && s + 1 < steps) unpack_step(coded.from + (s + 1) * step, coded.coding, b + STEP);
         for (int64_t i = 0; i < lines; i++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
         for (int64_t i = 0; i < some; i++, soon += stride) __builtin_prefetch(soon, 1);
         write_some(before, some);
@@ -147,11 +112,11 @@ static inline void multiply(const bf16 *a, bf16 *b, coded_steps coded, int64_t s
 }
 
 /* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */
-static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const char *weight, int64_t coding, int64_t from, int64_t to,
-                       target t, int64_t columns, float *scratch, bf16 *unpacked) {
-    const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH), step = step_bytes(coding);
-    /* lines of what is multiplied next that each step of a group brings nearer; coded ones are read by the first group alone */
-    const int64_t lines = coding == CODING_NONE ? (32 + groups - 1) / groups : step / 64, stride = t.gate ? 32 : t.stride;
+static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *weight, int64_t from, int64_t to, target t,
+                       int64_t columns, float *scratch) {
+    const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH);
+    /* lines of what is multiplied next that each step of a group brings nearer */
+    const int64_t lines = (32 + groups - 1) / groups, stride = t.gate ? 32 : t.stride;
     pending last = {.next = 0, .count = 0};
     int64_t turn = 0;
     for (int64_t p = from; p < to; p++) {
@@ -160,16 +125,14 @@ static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const char *w
         here.width = least(width, columns - here.column);
         for (int64_t s = 0; s < steps; s += depth) {
             const int64_t now = least(depth, steps - s);
-            const char *b = weight + (p * steps + s) * step;
+            const bf16 *b = weight + (p * steps + s) * STEP;
             for (int64_t g = 0; g < groups; g++) {
-                const int unpack = coding != CODING_NONE && g == 0;
                 float *sums = scratch + (steps > depth ? g : turn++ % 2) * 1024;
-                const char *ahead = b + now * step + (coding == CODING_NONE ? g * lines * 64 * now : 0);
+                const char *ahead = (const char *)(b + now * STEP) + g * lines * 64 * now;
                 /* where the 32 rows of this group begin */
                 here.to = t.gate ? t.to + (g * t.steps + here.column / 32) * STEP : t.to + g * 32 * t.stride;
-                multiply(a + (g * steps + s) * STEP, coding == CODING_NONE ? (bf16 *)b : unpacked,
-                         (coded_steps){unpack ? b : NULL, coding}, now, sums, s > 0, rows - g * 32 > 16, &last, ahead,
-                         coding == CODING_NONE || g == 0 ? lines : 0, here.to + (t.gate ? 0 : here.column), stride);
+                multiply(a + (g * steps + s) * STEP, b, now, sums, s > 0, rows - g * 32 > 16, &last, ahead, lines,
+                         here.to + (t.gate ? 0 : here.column), stride);
                 write_some(&last, 32);
                 if (s + now == steps) last = (pending){.target = here, .sums = sums, .count = least(32, rows - g * 32)};
             }
@@ -182,43 +145,31 @@ static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const char *w
 
 static _Thread_local kept_memory kept, kept_weights;
 
-typedef struct {
-    int64_t in_steps, inner_steps, first_panels, second_panels; /* of a feed-forward part; else only the firsts */
-    int64_t block_bytes, inner_bytes, sums_bytes;               /* of one block of rows */
-} sizes;
-
-static sizes sizes_of(const layer *l, int64_t rows) {
-    const int64_t padded = round_up(rows, 32);
-    sizes z = {.in_steps = (l->in + 31) / 32, .inner_steps = (l->inner + 31) / 32};
-    z.first_panels = l->gate ? 2 * z.inner_steps : (l->out_width + 31) / 32;
-    z.second_panels = l->gate ? (l->out_width + 31) / 32 : 0;
-    z.block_bytes = padded * z.in_steps * 64;
-    z.inner_bytes = l->gate ? padded * z.inner_steps * 64 : 0;
-    z.sums_bytes = (padded < 64 ? 64 : padded) * 128;
-    return z;
-}
-
 /* Panels [from, to) of the first or only product, of rows that are packed in `block` and are rows `row` and on of the step. */
 static void first_product(const layer *l, const sizes *z, const bf16 *block, bf16 *inner, int64_t row, int64_t rows,
-                          int64_t from, int64_t to, float *sums, bf16 *unpacked) {
+                          int64_t from, int64_t to, float *sums) {
     target t = {.gate = l->gate, .bias = l->bias};
     if (l->gate) t.to = inner, t.steps = z->inner_steps;
     else t.to = l->out + row * l->out_width, t.stride = l->out_width;
-    run_panels(block, rows, z->in_steps, l->first, l->first_coding, from, to, t, l->gate ? z->inner_steps * 32 : l->out_width,
-               sums, unpacked);
+    run_panels(block, rows, z->in_steps, (const bf16 *)l->first, from, to, t, l->gate ? z->inner_steps * 32 : l->out_width,
+               sums);
 }
 
 static void second_product(const layer *l, const sizes *z, const bf16 *inner, int64_t row, int64_t rows, int64_t from,
-                           int64_t to, float *sums, bf16 *unpacked) {
+                           int64_t to, float *sums) {
     target t = {.to = l->out + row * l->out_width, .stride = l->out_width};
-    run_panels(inner, rows, z->inner_steps, l->second, l->second_coding, from, to, t, l->out_width, sums, unpacked);
+    run_panels(inner, rows, z->inner_steps, (const bf16 *)l->second, from, to, t, l->out_width, sums);
 }
 
 /* The part of a thread in unpacking `count` steps; gives where all of them are once every thread is done. */
 static const char *unpack_share(const char *from, int64_t coding, bf16 *to, int64_t count) {
     if (coding == CODING_NONE) return from;
 #pragma omp for schedule(static)
-    for (int64_t s = 0; s < count; s++) unpack_step(from + s * step_bytes(coding), coding, to + s * STEP);
+    for (int64_t s = 0; s < count; s++) {
+        bf16 *step = to + s * STEP;
+        unpack_step(from + s * step_bytes(coding), coding, step);
+        for (int tile = 0; tile < 2; tile++) turn_tile(step + tile * TILE, step + tile * TILE);
+    }
     return (const char *)to;
 }
 
@@ -237,7 +188,6 @@ static int layer_by_rows(const layer *l, int64_t threads) {
         layer plain = *l;
         plain.first = unpack_share(l->first, l->first_coding, weights, first_steps);
         plain.second = unpack_share(l->second, l->second_coding, weights + first_steps * STEP, second_steps);
-        plain.first_coding = plain.second_coding = CODING_NONE;
         char *memory = take(&kept, z.block_bytes + z.inner_bytes + z.sums_bytes);
         bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
         float *sums = (float *)(memory + z.block_bytes + z.inner_bytes);
@@ -250,38 +200,35 @@ static int layer_by_rows(const layer *l, int64_t threads) {
             const int64_t rows = least(height, l->rows - lo);
             if (!memory) continue;
             for (int64_t row = 0; row < rows; row++) pack_row(l, block, row, lo + row);
-            first_product(&plain, &z, block, inner, lo, rows, 0, z.first_panels, sums, NULL);
-            if (l->gate) second_product(&plain, &z, inner, lo, rows, 0, z.second_panels, sums, NULL);
+            first_product(&plain, &z, block, inner, lo, rows, 0, z.first_panels, sums);
+            if (l->gate) second_product(&plain, &z, inner, lo, rows, 0, z.second_panels, sums);
         }
         leave_tiles(&before);
     }
     return failed;
 }
 
-/* All rows are one block; threads share the panels. Coded weights are unpacked a panel at a time. */
+/* All rows are one block; threads share the panels. */
 static int layer_by_panels(const layer *l, int64_t threads) {
     const sizes z = sizes_of(l, l->rows);
-    const int64_t own_bytes = z.sums_bytes + DEPTH * STEP * 2; /* of each thread */
-    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * own_bytes);
+    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * z.sums_bytes);
     if (!memory) return 1;
     bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
     const int64_t first_chunk = (z.first_panels + 4 * threads - 1) / (4 * threads);
     const int64_t second_chunk = (z.second_panels + 4 * threads - 1) / (4 * threads);
 #pragma omp parallel
     {
-        char *own = memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * own_bytes;
-        float *sums = (float *)own;
-        bf16 *unpacked = (bf16 *)(own + z.sums_bytes);
+        float *sums = (float *)(memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * z.sums_bytes);
         const tile_shapes before = enter_tiles();
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < l->rows; row++) pack_row(l, block, row, row);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t p = 0; p < z.first_panels; p += first_chunk)
-            first_product(l, &z, block, inner, 0, l->rows, p, least(p + first_chunk, z.first_panels), sums, unpacked);
+            first_product(l, &z, block, inner, 0, l->rows, p, least(p + first_chunk, z.first_panels), sums);
         if (l->gate)
 #pragma omp for schedule(dynamic, 1)
             for (int64_t p = 0; p < z.second_panels; p += second_chunk)
-                second_product(l, &z, inner, 0, l->rows, p, least(p + second_chunk, z.second_panels), sums, unpacked);
+                second_product(l, &z, inner, 0, l->rows, p, least(p + second_chunk, z.second_panels), sums);
         leave_tiles(&before);
     }
     return 0;
@@ -295,7 +242,8 @@ int run_layer(const layer *l) {
     const int64_t threads = omp_get_max_threads();
     if (l->rows == 0) return 0;
     if (l->first_coding == CODING_INT8) return run_feed_forward8(l);
-    return l->rows <= FEW ? layer_by_panels(l, threads) : layer_by_rows(l, threads);
+    if (l->rows > FEW) return layer_by_rows(l, threads);
+    return l->first_coding || l->second_coding ? run_coded_layer(l, threads) : layer_by_panels(l, threads);
 }
 
 #endif

@@ -19,4 +19,7 @@ typedef struct {
 
 /* Runs a layer. Gives 0, or 1 when there was no memory to work in. */
 int run_layer(const layer *l);
+
+/* The same with few rows where a weight is coded; see coded.c. */
+int run_coded_layer(const layer *l, int64_t threads);
 #endif

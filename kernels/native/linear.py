@@ -205,19 +205,19 @@ def _feed_forward_agrees(linear: NativeLinear, activation: Activation) -> bool:
 
 
 def _codes_agree(linear: NativeLinear) -> bool:
-    """Bit for bit with layers of the same numbers, where few rows are and where many are."""
+    """Bit for bit with layers of the same numbers, for each way that rows go: one tile, two, groups, blocks."""
     random = _Random()
-    x, stream, norm = random(140, 864), random(140, 864).float(), random(864).float()
+    x, stream, norm, bias = random(140, 864), random(140, 864).float(), random(864).float(), random(50)
     for bits, wide in ((4, False), (4, True), (8, False), (8, True)):
         plain, gate_up, down = (
             random.coded(*shape, bits=bits, wide=wide) for shape in ((50, 864), (192, 864), (864, 96))
         )
-        layers = [linear.layer(weight) for weight in (plain, dense(plain))]
+        layers = [linear.layer(weight, bias) for weight in (plain, dense(plain))]
         wholes = [
             linear.feed_forward(norm, 0.5, first, second, "silu")
             for first, second in ((gate_up, down), (dense(gate_up), dense(down)))
         ]
-        for rows in (5, 140):
+        for rows in (5, 20, 50, 140):
             got, wanted = (layer(x[:rows]) for layer in layers)
             got_whole, wanted_whole = (whole(stream[:rows].clone(), x[:rows]) for whole in wholes)
             if not (torch.equal(got, wanted) and torch.equal(got_whole, wanted_whole)):

@@ -18,6 +18,9 @@
 
 typedef uint16_t bf16;
 
+/* For functions that are given constants to be compiled for. */
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
 #define TILE 512 /* elements of a tile: 16 rows of 32 inputs, or 16 pairs of inputs for 16 outputs */
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -130,7 +130,7 @@ def test_library_that_computes_something_else_is_not_used(
     sound: str,
     broken: str,
 ) -> None:
-    sources = ("linear.c", "feed_forward8.c", "vocabulary.c")
+    sources = ("linear.c", "coded.c", "feed_forward8.c", "vocabulary.c")
     plant(tmp_path, monkeypatch, sources, name, sound, broken)
     compiler = build.find_compiler()
     assert compiler is not None

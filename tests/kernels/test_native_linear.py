@@ -28,10 +28,15 @@ BUGS = {
     "forget the sums of the first inputs": ("linear.c", "sums, s > 0,", "sums, 0,"),
     "the first block of rows again": ("linear.c", "pack_row(l, block, row, lo + row)", "pack_row(l, block, row, row)"),
     "write half of the rows": ("linear.c", "least(32, rows - g * 32)", "least(16, rows - g * 32)"),
-    "forget the offsets": ("weights.h", "scale->low, offset->low", "scale->low, _mm512_setzero_ps()"),
-    "the scales of one tile for both": ("weights.h", "from += tile_bytes(coding)", "from += 0"),
-    "one pair too far": ("weights.h", "4 * lane + pair % 8 / 2", "4 * lane + pair % 8 / 2 * 0"),
-    "unpack the first inputs only": ("linear.c", "coding != CODING_NONE && g == 0;", "coding && g == 0 && s == 0;"),
+    "forget the offsets": ("weights.h", "_mm512_set1_ps(*offset)", "_mm512_setzero_ps()"),
+    "the scales of one tile for both": ("weights.h", "numbers->of[tile] + n", "numbers->of[0] + n"),
+    "codes of another output": ("weights.h", "2 * k + n % 4 / 2", "2 * k"),
+    "levels of another output": ("weights.h", "_mm512_or_si512(last, second)", "last"),
+    "begin sums of coded weights anew": ("coded.c", "sums + g * 1024, s > 0,", "sums + g * 1024, 0,"),
+    "one step for all of a stream": ("coded.c", "t->ring + s % RING * STEP", "t->ring"),
+    "write the first 16 rows only": ("coded.c", "lo < rows; lo += 16, sums", "lo < 1; lo += 16, sums"),
+    "drop the bias of coded weights": ("coded.c", "if (t->bias &&", "if (0 &&"),
+    "leave rows as left factors": ("coded.c", "turn_tile(tile, tile);", ""),
     "some steps for many rows": ("linear.c", "int64_t s = 0; s < count; s++", "int64_t s = 0; s < count / 2; s++"),
     "scales in 16 bits always": ("weights.h", "coding == CODING_4_HALF || coding == CODING_8_HALF", "1"),
     "lose the low halves": ("vocabulary.c", "(bf16)(both >> 16)", "0"),
@@ -55,7 +60,7 @@ def test_library_that_computes_something_else_is_not_used(
     sound: str,
     broken: str,
 ) -> None:
-    plant(tmp_path, monkeypatch, ("linear.c", "feed_forward8.c", "vocabulary.c"), name, sound, broken)
+    plant(tmp_path, monkeypatch, ("linear.c", "coded.c", "feed_forward8.c", "vocabulary.c"), name, sound, broken)
     compiler = build.find_compiler()
     assert compiler is not None
     library = ctypes.CDLL(str(build.build_library(tmp_path, build.processor_levels()[0], compiler)))
