@@ -43,17 +43,22 @@ static void keep(const decoder_step *s, const bf16 *from, int64_t stride, bf16 *
                    dim * sizeof(bf16));
 }
 
-static int run_linear(layer l, const decoder_step *s, float *stream, const bf16 *x, bf16 *out) {
+static layer of_step(layer l, const decoder_step *s, float *stream, const bf16 *x, bf16 *out) {
     l.stream = stream, l.x = x, l.out = out, l.rows = s->rows, l.x_stride = l.in;
-    return run_layer(&l);
+    return l;
 }
 
-static int run_one(const decoder_step *s, const decoder_layer *l, int64_t number) {
+static layer qkv_of(const decoder_step *s, int64_t number) {
+    return of_step(s->layers[number].qkv, s, s->stream, s->update, s->qkv);
+}
+
+/* All of a layer behind its first product, and the first product of the next layer. */
+static int run_one(const decoder_step *s, int64_t number) {
+    const decoder_layer *l = s->layers + number;
     attention a = s->attend;
     const int64_t dim = a.head_dim, heads = a.kv_heads * a.group, width = (heads + 2 * a.kv_heads) * dim;
     const int64_t before = number * a.kv_heads * a.pool_stride;
     bf16 *key = s->qkv + heads * dim, *value = key + a.kv_heads * dim;
-    if (run_linear(l->qkv, s, s->stream, s->update, s->qkv)) return 1;
     rotate(s->qkv, s->turns[2 * l->turn], s->turns[2 * l->turn + 1], s->rows, heads + a.kv_heads, dim / 2, width);
     keep(s, key, width, s->key_pools + before);
     keep(s, value, width, s->value_pools + before);
@@ -63,14 +68,20 @@ static int run_one(const decoder_step *s, const decoder_layer *l, int64_t number
     a.window = l->window, a.scale = l->scale, a.soft_cap = l->soft_cap;
     if (attend(&a)) return 1;
     /* the update was added to the stream before the first product, so its memory is free */
-    return run_linear(l->attention_out, s, NULL, s->attended, s->update) ||
-           run_linear(l->feed_forward, s, s->stream, s->update, s->update);
+    layer chain[CHAIN] = {of_step(l->attention_out, s, NULL, s->attended, s->update),
+                          of_step(l->feed_forward, s, s->stream, s->update, s->update)};
+    if (number + 1 == s->num_layers) return run_chain(chain, 2);
+    chain[2] = qkv_of(s, number + 1);
+    return run_chain(chain, 3);
 }
 
 /* Runs all layers; the update of the last is in place of the first. Gives 0, or 1 when there was no memory to work in. */
 int run_layers(const decoder_step *s) {
+    if (s->rows == 0) return 0;
+    const layer first = qkv_of(s, 0);
+    if (run_layer(&first)) return 1;
     for (int64_t i = 0; i < s->num_layers; i++)
-        if (run_one(s, s->layers + i, i)) return 1;
+        if (run_one(s, i)) return 1;
     return 0;
 }
 

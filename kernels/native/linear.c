@@ -161,48 +161,63 @@ static void second_product(const layer *l, const sizes *z, const bf16 *inner, in
     run_panels(inner, rows, z->inner_steps, (const bf16 *)l->second, from, to, t, l->out_width, sums);
 }
 
-/* The part of a thread in unpacking `count` steps; gives where all of them are once every thread is done. */
-static const char *unpack_share(const char *from, int64_t coding, bf16 *to, int64_t count) {
+/* Rows [lo, lo + rows) of a layer, in memory of one thread. */
+static void run_block(const layer *l, const sizes *z, char *memory, int64_t lo, int64_t rows) {
+    bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z->block_bytes);
+    float *sums = (float *)(memory + z->block_bytes + z->inner_bytes);
+    for (int64_t row = 0; row < rows; row++) pack_row(l, block, row, lo + row);
+    first_product(l, z, block, inner, lo, rows, 0, z->first_panels, sums);
+    if (l->gate) second_product(l, z, inner, lo, rows, 0, z->second_panels, sums);
+}
+
+/* The part of a thread in unpacking `count` steps to `to`; gives where all of them are once every thread is done. */
+static const char *unpack_share(const char *from, int64_t coding, int64_t count, bf16 **to) {
     if (coding == CODING_NONE) return from;
+    bf16 *steps = *to;
+    *to += count * STEP;
 #pragma omp for schedule(static)
     for (int64_t s = 0; s < count; s++) {
-        bf16 *step = to + s * STEP;
+        bf16 *step = steps + s * STEP;
         unpack_step(from + s * step_bytes(coding), coding, step);
         for (int tile = 0; tile < 2; tile++) turn_tile(step + tile * TILE, step + tile * TILE);
     }
-    return (const char *)to;
+    return (const char *)steps;
 }
 
-/* Every thread takes blocks of rows through the whole layer. Coded weights are unpacked before, once for all rows. */
-static int layer_by_rows(const layer *l, int64_t threads) {
-    const int64_t rounds = (l->rows + threads * BLOCK - 1) / (threads * BLOCK);
-    const int64_t height = round_up((l->rows + threads * rounds - 1) / (threads * rounds), 32);
-    const sizes z = sizes_of(l, height);
-    const int64_t first_steps = l->first_coding ? z.first_panels * z.in_steps : 0;
-    const int64_t second_steps = l->second_coding ? z.second_panels * z.inner_steps : 0;
+/* Every thread takes blocks of rows through all layers of a chain, so that what one gives the next finds in the cache. Coded
+ * weights are unpacked before, once for all rows. */
+static int chain_by_rows(const layer *chain, int64_t count, int64_t threads) {
+    const int64_t all = chain->rows, rounds = (all + threads * BLOCK - 1) / (threads * BLOCK);
+    const int64_t height = round_up((all + threads * rounds - 1) / (threads * rounds), 32);
+    int64_t own_bytes = 0, coded_steps = 0;
+    sizes z[CHAIN];
+    for (int64_t i = 0; i < count; i++) {
+        z[i] = sizes_of(chain + i, height);
+        own_bytes = most(own_bytes, z[i].block_bytes + z[i].inner_bytes + z[i].sums_bytes);
+        coded_steps += chain[i].first_coding ? z[i].first_panels * z[i].in_steps : 0;
+        coded_steps += chain[i].second_coding ? z[i].second_panels * z[i].inner_steps : 0;
+    }
     bf16 *weights = NULL;
-    if (first_steps + second_steps && !(weights = (bf16 *)take(&kept_weights, (first_steps + second_steps) * STEP * 2))) return 1;
+    if (coded_steps && !(weights = (bf16 *)take(&kept_weights, coded_steps * STEP * 2))) return 1;
     int failed = 0;
 #pragma omp parallel
     {
-        layer plain = *l;
-        plain.first = unpack_share(l->first, l->first_coding, weights, first_steps);
-        plain.second = unpack_share(l->second, l->second_coding, weights + first_steps * STEP, second_steps);
-        char *memory = take(&kept, z.block_bytes + z.inner_bytes + z.sums_bytes);
-        bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
-        float *sums = (float *)(memory + z.block_bytes + z.inner_bytes);
+        layer plain[CHAIN];
+        bf16 *next = weights;
+        for (int64_t i = 0; i < count; i++) {
+            const layer *l = chain + i;
+            plain[i] = *l;
+            plain[i].first = unpack_share(l->first, l->first_coding, z[i].first_panels * z[i].in_steps, &next);
+            plain[i].second = unpack_share(l->second, l->second_coding, z[i].second_panels * z[i].inner_steps, &next);
+        }
+        char *memory = take(&kept, own_bytes);
         if (!memory)
 #pragma omp atomic write
             failed = 1;
         const tile_shapes before = enter_tiles();
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t lo = 0; lo < l->rows; lo += height) {
-            const int64_t rows = least(height, l->rows - lo);
-            if (!memory) continue;
-            for (int64_t row = 0; row < rows; row++) pack_row(l, block, row, lo + row);
-            first_product(&plain, &z, block, inner, lo, rows, 0, z.first_panels, sums);
-            if (l->gate) second_product(&plain, &z, inner, lo, rows, 0, z.second_panels, sums);
-        }
+        for (int64_t lo = 0; lo < all; lo += height)
+            for (int64_t i = 0; memory && i < count; i++) run_block(plain + i, z + i, memory, lo, least(height, all - lo));
         leave_tiles(&before);
     }
     return failed;
@@ -237,13 +252,21 @@ static int layer_by_panels(const layer *l, int64_t threads) {
 /* Whether the functions of this source can be used here. */
 int tiles_allowed(void) { return ask_for_tiles(); }
 
-/* Runs a layer. Gives 0, or 1 when there was no memory to work in. */
 int run_layer(const layer *l) {
     const int64_t threads = omp_get_max_threads();
     if (l->rows == 0) return 0;
     if (l->first_coding == CODING_INT8) return run_feed_forward8(l);
-    if (l->rows > FEW) return layer_by_rows(l, threads);
+    if (l->rows > FEW) return chain_by_rows(l, 1, threads);
     return l->first_coding || l->second_coding ? run_coded_layer(l, threads) : layer_by_panels(l, threads);
+}
+
+int run_chain(const layer *chain, int64_t count) {
+    int together = chain->rows > FEW;
+    for (int64_t i = 0; i < count; i++) together &= chain[i].first_coding != CODING_INT8;
+    if (together) return chain_by_rows(chain, count, omp_get_max_threads());
+    for (int64_t i = 0; i < count; i++)
+        if (run_layer(chain + i)) return 1;
+    return 0;
 }
 
 #endif

@@ -20,6 +20,11 @@ typedef struct {
 /* Runs a layer. Gives 0, or 1 when there was no memory to work in. */
 int run_layer(const layer *l);
 
+#define CHAIN 3 /* the most layers of a chain */
+
+/* The same for layers of the same rows that follow each other. */
+int run_chain(const layer *chain, int64_t count);
+
 /* The same with few rows where a weight is coded; see coded.c. */
 int run_coded_layer(const layer *l, int64_t threads);
 #endif
