@@ -118,6 +118,7 @@ ALWAYS_INLINE void pass_step(stream *t) {
 }
 
 ALWAYS_INLINE void begin_sums(const float *sums, int resume) {
+    settle();
     if (resume) {
         _tile_loadd(0, sums, 128);
         _tile_loadd(1, sums + 16, 128);
@@ -138,6 +139,7 @@ ALWAYS_INLINE void end_sums(float *sums, int both) {
         _tile_stored(1, sums + 16, 128);
         _tile_stored(3, sums + 528, 128);
     }
+    settle();
 }
 
 /* sums [32, 32] of a panel whose first step is number `first` of the stream. The steps after are unpacked meanwhile, in parts
@@ -162,6 +164,7 @@ ALWAYS_INLINE void multiply_stream(stream *t, int64_t first, const bf16 *right, 
         unpack(t, 7, 8);
         if (both) _tile_dpbf16ps(3, 5, 7);
         pass_step(t);
+        settle();
     }
     end_sums(sums, both);
 }

@@ -16,8 +16,6 @@
 #include <omp.h>
 
 #define DEPTH 24   /* steps along the inputs for which a panel stays in the first-level cache */
-#define BLOCK 256  /* rows that a thread takes through at once, when there are many */
-#define FEW 128    /* up to so many rows are one block, whose outputs the threads share */
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
 
@@ -109,6 +107,7 @@ static inline void write_some(pending *p) {
 static inline void multiply(const char *a, const char *b, int64_t steps, int32_t *sums, int resume, int both, pending *before,
                             const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
     const int64_t some = AT_ONCE;
+    settle();
     if (resume) {
         _tile_loadd(0, sums, 128);
         _tile_loadd(1, sums + 16, 128);
@@ -141,6 +140,7 @@ static inline void multiply(const char *a, const char *b, int64_t steps, int32_t
         _tile_stored(2, sums + 512, 128);
         _tile_stored(3, sums + 528, 128);
     }
+    settle();
 }
 
 /* Panels [from, to) of `weight` for the first `rows` of some rounded rows; `columns` are all that there are. */
@@ -227,39 +227,24 @@ static void second_product(const layer *l, const sizes *z, const workspace *w, i
     run_panels(w->rounded, rows, steps8_of(l->inner), l->second, from, to, t, l->out_width, w->sums);
 }
 
-/* Every thread takes blocks of rows through everything. */
-static int by_rows(const layer *l, int64_t threads) {
-    const int64_t rounds = (l->rows + threads * BLOCK - 1) / (threads * BLOCK);
-    const int64_t height = round_up((l->rows + threads * rounds - 1) / (threads * rounds), 32);
-    const sizes z = sizes_of(l, height);
-    int failed = 0;
-#pragma omp parallel
-    {
-        char *memory = take(&kept, shared_bytes(&z) + own_bytes(&z));
-        const workspace w = lay_out(&z, memory, 0);
-        if (!memory)
-#pragma omp atomic write
-            failed = 1;
-        const tile_shapes before = enter_tiles();
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t low = 0; low < l->rows; low += height) {
-            const int64_t rows = least(height, l->rows - low);
-            if (!memory) continue;
-            for (int64_t row = 0; row < rows; row++) pack_row(l, w.block, row, low + row);
-            load_turns();
-            for (int64_t row = 0; row < rows; row += 16) round_rows(w.block, z.in_steps, w.rounded, row, w.turned);
-            first_product(l, &z, &w, rows, 0, z.first_panels);
-            load_turns();
-            for (int64_t row = 0; row < rows; row += 16) round_rows(w.inner, z.inner_steps, w.rounded, row, w.turned);
-            second_product(l, &z, &w, low, rows, 0, z.second_panels);
-        }
-        leave_tiles(&before);
-    }
-    return failed;
+int64_t block_bytes8(const layer *l, int64_t rows) {
+    const sizes z = sizes_of(l, rows);
+    return shared_bytes(&z) + own_bytes(&z);
 }
 
-/* All rows are one block; threads share the panels. */
-static int by_panels(const layer *l, int64_t threads) {
+void run_block8(const layer *l, char *memory, int64_t low, int64_t rows) {
+    const sizes z = sizes_of(l, rows);
+    const workspace w = lay_out(&z, memory, 0);
+    for (int64_t row = 0; row < rows; row++) pack_row(l, w.block, row, low + row);
+    load_turns();
+    for (int64_t row = 0; row < rows; row += 16) round_rows(w.block, z.in_steps, w.rounded, row, w.turned);
+    first_product(l, &z, &w, rows, 0, z.first_panels);
+    load_turns();
+    for (int64_t row = 0; row < rows; row += 16) round_rows(w.inner, z.inner_steps, w.rounded, row, w.turned);
+    second_product(l, &z, &w, low, rows, 0, z.second_panels);
+}
+
+int run_panels8(const layer *l, int64_t threads) {
     const sizes z = sizes_of(l, l->rows);
     char *memory = take(&kept, shared_bytes(&z) + threads * own_bytes(&z));
     if (!memory) return 1;
@@ -286,11 +271,6 @@ static int by_panels(const layer *l, int64_t threads) {
         leave_tiles(&before);
     }
     return 0;
-}
-
-int run_feed_forward8(const layer *l) {
-    const int64_t threads = omp_get_max_threads();
-    return l->rows <= FEW ? by_panels(l, threads) : by_rows(l, threads);
 }
 
 #endif

@@ -77,6 +77,7 @@ static inline void write_some(pending *p, int64_t rows) {
 static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *sums, int resume, int both, pending *before,
                             const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
     const int64_t some = (32 + steps - 1) / steps;
+    settle();
     if (resume) {
         _tile_loadd(0, sums, 128);
         _tile_loadd(1, sums + 16, 128);
@@ -109,6 +110,7 @@ static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *
         _tile_stored(2, sums + 512, 128);
         _tile_stored(3, sums + 528, 128);
     }
+    settle();
 }
 
 /* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */
@@ -163,6 +165,10 @@ static void second_product(const layer *l, const sizes *z, const bf16 *inner, in
 
 /* Rows [lo, lo + rows) of a layer, in memory of one thread. */
 static void run_block(const layer *l, const sizes *z, char *memory, int64_t lo, int64_t rows) {
+    if (l->first_coding == CODING_INT8) {
+        run_block8(l, memory, lo, rows);
+        return;
+    }
     bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z->block_bytes);
     float *sums = (float *)(memory + z->block_bytes + z->inner_bytes);
     for (int64_t row = 0; row < rows; row++) pack_row(l, block, row, lo + row);
@@ -192,6 +198,10 @@ static int chain_by_rows(const layer *chain, int64_t count, int64_t threads) {
     int64_t own_bytes = 0, coded_steps = 0;
     sizes z[CHAIN];
     for (int64_t i = 0; i < count; i++) {
+        if (chain[i].first_coding == CODING_INT8) {
+            own_bytes = most(own_bytes, block_bytes8(chain + i, height));
+            continue;
+        }
         z[i] = sizes_of(chain + i, height);
         own_bytes = most(own_bytes, z[i].block_bytes + z[i].inner_bytes + z[i].sums_bytes);
         coded_steps += chain[i].first_coding ? z[i].first_panels * z[i].in_steps : 0;
@@ -207,6 +217,7 @@ static int chain_by_rows(const layer *chain, int64_t count, int64_t threads) {
         for (int64_t i = 0; i < count; i++) {
             const layer *l = chain + i;
             plain[i] = *l;
+            if (l->first_coding == CODING_INT8) continue;
             plain[i].first = unpack_share(l->first, l->first_coding, z[i].first_panels * z[i].in_steps, &next);
             plain[i].second = unpack_share(l->second, l->second_coding, z[i].second_panels * z[i].inner_steps, &next);
         }
@@ -255,15 +266,13 @@ int tiles_allowed(void) { return ask_for_tiles(); }
 int run_layer(const layer *l) {
     const int64_t threads = omp_get_max_threads();
     if (l->rows == 0) return 0;
-    if (l->first_coding == CODING_INT8) return run_feed_forward8(l);
     if (l->rows > FEW) return chain_by_rows(l, 1, threads);
+    if (l->first_coding == CODING_INT8) return run_panels8(l, threads);
     return l->first_coding || l->second_coding ? run_coded_layer(l, threads) : layer_by_panels(l, threads);
 }
 
 int run_chain(const layer *chain, int64_t count) {
-    int together = chain->rows > FEW;
-    for (int64_t i = 0; i < count; i++) together &= chain[i].first_coding != CODING_INT8;
-    if (together) return chain_by_rows(chain, count, omp_get_max_threads());
+    if (chain->rows > FEW) return chain_by_rows(chain, count, omp_get_max_threads());
     for (int64_t i = 0; i < count; i++)
         if (run_layer(chain + i)) return 1;
     return 0;

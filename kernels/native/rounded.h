@@ -52,6 +52,7 @@ static void make_turns(bf16 turns[2][TILE]) {
 /* 64 inputs of 16 rows, or their first 32, to [16, 64] sums that are `stride` apart: the first half of the inputs with
  * either kind of signs, then the second. Wants the turns in tile registers 6 and 7. */
 static inline void turn_tiles(const bf16 *a, int both, float *turned, int64_t stride) {
+    settle();
     _tile_loadd(4, a, 64);
     _tile_zero(0);
     _tile_zero(1);
@@ -68,6 +69,7 @@ static inline void turn_tiles(const bf16 *a, int both, float *turned, int64_t st
     _tile_stored(1, turned + 16, stride * 4);
     _tile_stored(2, turned + 32, stride * 4);
     _tile_stored(3, turned + 48, stride * 4);
+    settle();
 }
 
 static inline __m512 magnitude(const float *x) {
@@ -122,6 +124,7 @@ static void round_rows(const bf16 *block, int64_t steps, rounded_rows to, int64_
 static void load_turns(void) {
     bf16 turns[2][TILE] __attribute__((aligned(64)));
     make_turns(turns);
+    settle();
     _tile_loadd(6, turns[0], 64);
     _tile_loadd(7, turns[1], 64);
 }

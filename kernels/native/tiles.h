@@ -41,6 +41,10 @@ typedef struct {
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Stands between writing memory and loading tiles from it, and between storing tiles and reading that: to GCC up to 13 at least the
+ * intrinsics are assembly that touches no memory, so it moves other accesses across, or leaves out what nobody seems to read. */
+static inline void settle(void) { __asm__ volatile("" ::: "memory"); }
+
 /* Whether tile registers can be used; Linux gives them to a process that asks. */
 static inline int ask_for_tiles(void) {
     enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };

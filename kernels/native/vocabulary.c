@@ -49,6 +49,7 @@ static void pack_hidden(const float *hidden, int64_t rows, int64_t width, bf16 *
 /* logits [32, 32] of 32 entries of the head, `stride` apart, for 32 hidden states */
 static inline void multiply(const bf16 *head, int64_t stride, int64_t steps, const bf16 *hidden, float *logits,
                             const char *ahead, int64_t lines) {
+    settle();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -70,6 +71,7 @@ static inline void multiply(const bf16 *head, int64_t stride, int64_t steps, con
     _tile_stored(1, logits + 16, 128);
     _tile_stored(2, logits + 512, 128);
     _tile_stored(3, logits + 528, 128);
+    settle();
 }
 
 /* soft_cap * tanh(x / soft_cap), where tanh(y) is 1 - 2 / (exp(2 y) + 1) */
