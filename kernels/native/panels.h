@@ -86,7 +86,9 @@ static void product(int amx, const bf16 *a, int64_t a_stride, const uint32_t *b,
                     int64_t c_stride, int64_t depth, int64_t panels, int64_t rows, int accumulate) {
 #if defined(__AMX_BF16__)
     if (amx) {
+        settle();
         product_amx(a, a_stride, b, panel_size, c, c_stride, depth, panels, rows, accumulate);
+        settle();
         return;
     }
 #endif
