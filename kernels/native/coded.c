@@ -1,12 +1,12 @@
 /* Linear layers of few rows whose weights are coded (weights.h), in bfloat16 with AMX.
  *
  * Reading the weights and unpacking them is what takes the time here. So a weight is the left factor of a product and
- * the rows of the step are the right one: in a left factor the 32 inputs of an output, which have a scale and an offset of
- * their own, are one vector, and its no more than 16 levels are computed once and looked up. Sums come out a row an output, and are turned on
- * their way out.
+ * the rows of the step are the right one: in a left factor the 32 inputs of an output, which have a scale and an offset
+ * of their own, are one vector, and its no more than 16 levels are computed once and looked up. Sums come out with a row
+ * for each output, and are turned on their way out. A weight in bfloat16 beside a coded one is turned as it comes.
  *
- * The product of a weight and an input is the same number from either side, and the sum of a row runs over the inputs in the same order.
- * So the bits are those that linear.c gives.
+ * The product of a weight and an input is the same number from either side, and a sum runs over the inputs in the same
+ * order. So the bits are those that linear.c gives.
  *
  * Judge: kernels.reference.
  */
@@ -22,7 +22,8 @@
 #define FAR 6    /* steps that the next one is brought nearer before its turn */
 #define AHEAD 2  /* a tile that was written just now cannot be loaded yet, so steps are unpacked before their turn */
 
-/* A weight that is scale * code + offset in the layout of weights.h: codes [out, in], one byte each; scales and offsets [out, in / 32]. */
+/* A weight that is scale * code + offset in the layout of weights.h: codes [out, in], one byte each; scales and offsets
+ * [out, in / 32]. */
 void pack_codes(const uint8_t *codes, const float *scales, const float *offsets, char *packed, int64_t out, int64_t in,
                 int64_t gated, int64_t coding) {
     const panel_layout l = layout_of(out, in, gated);
@@ -228,7 +229,8 @@ static void run_groups(const product *p, int64_t from, int64_t to, float *sums, 
                 multiply(unpacked, p->block + (g * p->steps + s) * STEP, now, sums + g * 1024, s > 0, p->rows - row > 16);
         }
         for (int64_t row = 0, g = 0; row < p->rows; row += 32, g++)
-            write_panel(&here, sums + g * 1024, here.to + (here.gate ? (g * here.steps + here.column / 32) * STEP : row * here.stride),
+            write_panel(&here, sums + g * 1024,
+                        here.to + (here.gate ? (g * here.steps + here.column / 32) * STEP : row * here.stride),
                         least(32, p->rows - row));
     }
 }
@@ -249,8 +251,8 @@ static void run_panels(const product *p, int64_t from, int64_t to, float *sums, 
 
 static _Thread_local kept_memory kept;
 
-/* Packs the rows; gives where. Another processor's memory is slow to come by, so each thread packs rows of its own accord where
- * that is possible: where no stream is added to. */
+/* Packs the rows; gives where. What another processor wrote is slow to come by, so each thread packs all rows for itself
+ * where it can: where no stream is added to. */
 static bf16 *pack_rows(const layer *l, const sizes *z, bf16 *shared, bf16 *own) {
     if (!l->stream) {
         for (int64_t lo = 0; lo < l->rows; lo += 16) pack_tile(l, z, own, lo);
