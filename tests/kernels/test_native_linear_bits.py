@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.api import KernelInputError
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
+from kernels.weights import dense
 from tests.kernels.cases import coded_weight
 from tests.kernels.libraries import moved
 
@@ -168,3 +169,18 @@ def with_bad_row(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32)
 def test_what_the_c_code_would_misread_is_refused(kernels: CpuKernels, x: Tensor, message: str) -> None:
     with pytest.raises(KernelInputError, match=message):
         kernels.pack_linear(torch.zeros(8, 64).bfloat16())(x)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("rows", [5, 20, 70, 140])
+def test_a_coded_weight_beside_one_of_numbers_has_the_bits_of_numbers(kernels: CpuKernels, rows: int) -> None:
+    stream, update = random(rows, IN_32), random(rows, IN_32, seed=1, dtype=torch.bfloat16)
+    gate_up, down = coded_weight(2 * INNER_32, IN_32, bits=4), coded_weight(IN_32, INNER_32, bits=4)
+    numbers = dense(gate_up), dense(down)
+
+    wanted, *got = (
+        kernels.pack_feed_forward(random(IN_32), 1e-5, first, second, "silu")(stream.clone(), update)
+        for first, second in (numbers, (gate_up, numbers[1]), (numbers[0], down))
+    )
+
+    assert all(torch.equal(mixed, wanted) for mixed in got)
