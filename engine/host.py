@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from pathlib import Path
@@ -37,3 +38,13 @@ def free_host_memory(cgroup: Path = CGROUP) -> int:
         if text != "max":
             available = min(available, max(0, int(text) - int(used.read_text(encoding="ascii"))))
     return available
+
+
+def release_freed_memory() -> None:
+    """Give the host back what was freed, where the C library keeps it for later.
+
+    The library of GNU does, in an arena for each thread: most of what loading a model took would stay resident.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

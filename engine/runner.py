@@ -30,7 +30,7 @@ from engine.errors import (
     OutOfCapacity,
 )
 from engine.generation import GenerationState
-from engine.host import available_processors
+from engine.host import available_processors, release_freed_memory
 from engine.kv_pool import KvPool, count_blocks, free_memory
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
@@ -315,6 +315,7 @@ def start_engine(
     # what was built so far lives as long as the process: keep it out of every later collection
     gc.collect()
     gc.freeze()
+    release_freed_memory()
     engine.start()
     return engine
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 
 import pytest
 
-from engine.host import available_processors, free_host_memory
+from engine.host import available_processors, free_host_memory, release_freed_memory
 
 
 @pytest.mark.parametrize(("limit", "wanted"), [("50000 100000", 1), ("100000 100000", 1), ("max 100000", None)])
@@ -46,3 +47,31 @@ def test_memory_without_a_limit_is_the_hosts(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("300")
 
     assert free_host_memory(tmp_path) > 1 << 20
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_what_was_freed_between_what_is_used_is_given_back() -> None:
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        pytest.skip("the C library has no malloc_trim")
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    size = 64 << 10  # too small for pages of its own
+    blocks = [libc.malloc(size) for _ in range(1000)]
+    for block in blocks:
+        ctypes.memset(block, 1, size)
+    for block in blocks[:-1]:  # the last keeps the end of the heap in use
+        libc.free(block)
+    before = resident_bytes()
+
+    release_freed_memory()
+
+    assert resident_bytes() < before - 900 * size
+    libc.free(blocks[-1])
