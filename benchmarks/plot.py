@@ -50,7 +50,7 @@ def draw(records: Sequence[Record], path: Path) -> bool:
             _attention(axis, points)
             axis.legend(fontsize=8)
     figure.suptitle(
-        f"{run.model}, {run.size} workloads, {run.machine['processor']}, {run.threads} threads, "
+        f"{run.model}, {run.size} workloads, {run.machine['processor']}\n{run.threads} threads, "
         f"{ceiling_gflops(records):.0f} GFLOP/s, {run.date}",
         fontsize=9,
     )
