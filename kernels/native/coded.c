@@ -118,31 +118,6 @@ ALWAYS_INLINE void pass_step(stream *t) {
     for (int64_t line = 0; line < size; line += 64) _mm_prefetch(t->from + (t->done + FAR) * size + line, _MM_HINT_T1);
 }
 
-ALWAYS_INLINE void begin_sums(const float *sums, int resume) {
-    settle();
-    if (resume) {
-        _tile_loadd(0, sums, 128);
-        _tile_loadd(1, sums + 16, 128);
-        _tile_loadd(2, sums + 512, 128);
-        _tile_loadd(3, sums + 528, 128);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-}
-
-ALWAYS_INLINE void end_sums(float *sums, int both) {
-    _tile_stored(0, sums, 128);
-    _tile_stored(2, sums + 512, 128);
-    if (both) {
-        _tile_stored(1, sums + 16, 128);
-        _tile_stored(3, sums + 528, 128);
-    }
-    settle();
-}
-
 /* sums [32, 32] of a panel whose first step is number `first` of the stream. The steps after are unpacked meanwhile, in parts
  * between the operations on tiles: a processor that runs two threads looks ahead no further than a few of them. */
 ALWAYS_INLINE void multiply_stream(stream *t, int64_t first, const bf16 *right, int64_t steps, float *sums, int both) {
@@ -167,7 +142,7 @@ ALWAYS_INLINE void multiply_stream(stream *t, int64_t first, const bf16 *right, 
         pass_step(t);
         settle();
     }
-    end_sums(sums, both);
+    end_sums(sums, 1);
 }
 
 /* The same for steps that are unpacked already, on top of what is there with `resume`. */
@@ -185,7 +160,7 @@ static inline void multiply(const bf16 *left, const bf16 *right, int64_t steps, 
             _tile_dpbf16ps(3, 5, 7);
         }
     }
-    end_sums(sums, both);
+    end_sums(sums, 1);
 }
 
 /* A product with the rows of a step. */

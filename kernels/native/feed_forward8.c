@@ -107,18 +107,7 @@ static inline void write_some(pending *p) {
 static inline void multiply(const char *a, const char *b, int64_t steps, int32_t *sums, int resume, int both, pending *before,
                             const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
     const int64_t some = AT_ONCE;
-    settle();
-    if (resume) {
-        _tile_loadd(0, sums, 128);
-        _tile_loadd(1, sums + 16, 128);
-        _tile_loadd(2, sums + 512, 128);
-        _tile_loadd(3, sums + 528, 128);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
+    begin_sums(sums, resume);
     for (int64_t s = 0; s < steps; s++, a += STEP8, b += STEP8) {
         _tile_loadd(6, b, 64);
         _tile_loadd(4, a, 64);
@@ -134,13 +123,7 @@ static inline void multiply(const char *a, const char *b, int64_t steps, int32_t
         for (int64_t i = 0; i < some; i++, soon += stride) __builtin_prefetch(soon, 1);
         if (before->next < before->count) write_some(before);
     }
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    if (both) {
-        _tile_stored(2, sums + 512, 128);
-        _tile_stored(3, sums + 528, 128);
-    }
-    settle();
+    end_sums(sums, both);
 }
 
 /* Panels [from, to) of `weight` for the first `rows` of some rounded rows; `columns` are all that there are. */

@@ -77,18 +77,7 @@ static inline void write_some(pending *p, int64_t rows) {
 static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *sums, int resume, int both, pending *before,
                             const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
     const int64_t some = (32 + steps - 1) / steps;
-    settle();
-    if (resume) {
-        _tile_loadd(0, sums, 128);
-        _tile_loadd(1, sums + 16, 128);
-        _tile_loadd(2, sums + 512, 128);
-        _tile_loadd(3, sums + 528, 128);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
+    begin_sums(sums, resume);
     for (int64_t s = 0; s < steps; s++, a += STEP, b += STEP) {
         _tile_loadd(6, b, 64);
         _tile_loadd(4, a, 64);
@@ -104,13 +93,7 @@ static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *
         for (int64_t i = 0; i < some; i++, soon += stride) __builtin_prefetch(soon, 1);
         write_some(before, some);
     }
-    _tile_stored(0, sums, 128);
-    _tile_stored(1, sums + 16, 128);
-    if (both) {
-        _tile_stored(2, sums + 512, 128);
-        _tile_stored(3, sums + 528, 128);
-    }
-    settle();
+    end_sums(sums, both);
 }
 
 /* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */

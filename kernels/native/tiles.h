@@ -41,9 +41,38 @@ typedef struct {
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Stands between writing memory and loading tiles from it, and between storing tiles and reading that: to GCC up to 13 at least the
+/* Stands between writing memory and loading tiles from it, and between storing tiles and reading that: to GCC (12, for one) the
  * intrinsics are assembly that touches no memory, so it moves other accesses across, or leaves out what nobody seems to read. */
 static inline void settle(void) { __asm__ volatile("" ::: "memory"); }
+
+/* Tiles 0 to 3 become the quarters of sums [32, 32], of four bytes each, row by row, or zeros. */
+ALWAYS_INLINE void begin_sums(const void *sums, int resume) {
+    const char *at = (const char *)sums;
+    settle();
+    if (resume) {
+        _tile_loadd(0, at, 128);
+        _tile_loadd(1, at + 64, 128);
+        _tile_loadd(2, at + 2048, 128);
+        _tile_loadd(3, at + 2112, 128);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+}
+
+/* The other way; without `both`, the first 16 rows only. */
+ALWAYS_INLINE void end_sums(void *sums, int both) {
+    char *at = (char *)sums;
+    _tile_stored(0, at, 128);
+    _tile_stored(1, at + 64, 128);
+    if (both) {
+        _tile_stored(2, at + 2048, 128);
+        _tile_stored(3, at + 2112, 128);
+    }
+    settle();
+}
 
 /* Whether tile registers can be used; Linux gives them to a process that asks. */
 static inline int ask_for_tiles(void) {
