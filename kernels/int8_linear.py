@@ -8,18 +8,15 @@ numbers up to 127 (symmetric, Jacob et al. 2018). Sums are exact 32-bit integers
 
 from __future__ import annotations
 
-import math
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from kernels.native import NativeOps
+from kernels.turning import turn_rows
 
 LARGEST_CODE = 127
 # a row of zeros has any scale
 _LEAST_SCALE = 1e-30
-_TURNED = 64
 _ROWS_HINT = 256
 # results are rounded to bfloat16 twice: after the sum, and after the row's scale; so are turned inputs
 _TOLERANCE = 2.0**-6
@@ -36,14 +33,14 @@ class Int8Linear:
     """``x @ weight.T`` for bfloat16 ``x``, rounded as the module says; holds its own codes of the weight."""
 
     def __init__(self, weight: Tensor, native: NativeOps | None) -> None:
-        codes, self._scales = quantise_rows(_turned(weight.float()))
+        codes, self._scales = quantise_rows(turn_rows(weight.float()))
         self._codes = torch.ops.onednn.qlinear_prepack(codes, [_ROWS_HINT, codes.shape[1]])
         self._zeros = torch.zeros(len(weight), dtype=torch.int64)
         self._native = native
 
     def __call__(self, x: Tensor) -> Tensor:
         quantise = quantise_rows if self._native is None else self._native.quantise_rows
-        codes, scales = quantise(_turned(x))
+        codes, scales = quantise(turn_rows(x))
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, 0, self._codes, self._scales, self._zeros, None, 1.0, 0, torch.bfloat16, "none", [], ""
         )
@@ -60,21 +57,9 @@ def int8_linear_works(native: NativeOps | None) -> bool:
         got = Int8Linear(weight, native)(x)
     except (AttributeError, NotImplementedError, RuntimeError):
         return False
-    (codes, scales), (weight_codes, weight_scales) = quantise_rows(_turned(x)), quantise_rows(_turned(weight.float()))
+    (codes, scales), (weight_codes, weight_scales) = (
+        quantise_rows(turn_rows(x)),
+        quantise_rows(turn_rows(weight.float())),
+    )
     exact = codes.double() @ weight_codes.double().T * scales[:, None] * weight_scales
     return torch.allclose(got.double(), exact, rtol=_TOLERANCE, atol=_TOLERANCE * float(exact.abs().max()))
-
-
-def _turned(rows: Tensor) -> Tensor:
-    """``rows`` ``[n, k]`` with zeros up to a multiple of 64, and each 64 inputs turned by a Hadamard matrix."""
-    padded = F.pad(rows, (0, -rows.shape[1] % _TURNED))
-    turned: Tensor = padded.view(-1, _TURNED) @ _hadamard(_TURNED).to(rows.dtype)
-    return turned.view(padded.shape)
-
-
-def _hadamard(size: int) -> Tensor:
-    """The orthogonal matrix of Sylvester's construction; a power of four has no rounding in it."""
-    signs = torch.ones(1, 1)
-    while len(signs) < size:
-        signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
-    return signs / math.sqrt(size)

@@ -171,21 +171,13 @@ typedef struct {
     target to;                            /* of row 0; its column is not set */
 } product;
 
-static target panel_of(const product *p, int64_t panel) {
-    target t = p->to;
-    const int64_t width = t.gate ? 16 : 32;
-    t.column = panel * width;
-    t.width = least(width, p->columns - t.column);
-    return t;
-}
-
 /* Panels [from, to) of a product with no more than 32 rows. */
 ALWAYS_INLINE void run_stream(const product *p, int64_t coding, int64_t from, int64_t to, float *sums, bf16 *unpacked) {
     stream steps;
     open_stream(&steps, p->weight + from * p->steps * step_bytes(coding), coding, (to - from) * p->steps, unpacked);
     for (int i = 0; i < AHEAD; i++) unpack(&steps, 0, PARTS), pass_step(&steps);
     for (int64_t panel = from; panel < to; panel++) {
-        const target here = panel_of(p, panel);
+        const target here = panel_of(p->to, panel, p->columns);
         multiply_stream(&steps, (panel - from) * p->steps, p->block, p->steps, sums, p->rows > 16);
         write_panel(&here, sums, here.to + (here.gate ? here.column / 32 * STEP : 0), p->rows);
     }
@@ -195,7 +187,7 @@ ALWAYS_INLINE void run_stream(const product *p, int64_t coding, int64_t from, in
 static void run_groups(const product *p, int64_t from, int64_t to, float *sums, bf16 *unpacked) {
     const int64_t depth = least(p->steps, DEPTH), step = step_bytes(p->coding);
     for (int64_t panel = from; panel < to; panel++) {
-        const target here = panel_of(p, panel);
+        const target here = panel_of(p->to, panel, p->columns);
         for (int64_t s = 0; s < p->steps; s += depth) {
             const int64_t now = least(depth, p->steps - s);
             for (int64_t i = 0; i < now; i++)
@@ -247,8 +239,7 @@ int run_coded_layer(const layer *l, int64_t threads) {
     bf16 *inner = (bf16 *)(memory + z.block_bytes);
     const target out = {.to = l->out, .stride = l->out_width, .bias = l->bias};
     const target between = {.to = inner, .steps = z.inner_steps, .gate = l->gate};
-    const int64_t first_chunk = (z.first_panels + 4 * threads - 1) / (4 * threads);
-    const int64_t second_chunk = (z.second_panels + 4 * threads - 1) / (4 * threads);
+    const int64_t first_chunk = chunk_of(z.first_panels, threads), second_chunk = chunk_of(z.second_panels, threads);
 #pragma omp parallel
     {
         char *own = memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * own_bytes;

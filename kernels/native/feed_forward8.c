@@ -106,7 +106,6 @@ static inline void write_some(pending *p) {
  * vector units are idle otherwise, rows of the panel before are written, and what comes next is brought nearer. */
 static inline void multiply(const char *a, const char *b, int64_t steps, int32_t *sums, int resume, int both, pending *before,
                             const char *ahead, int64_t lines, const bf16 *soon, int64_t stride) {
-    const int64_t some = AT_ONCE;
     begin_sums(sums, resume);
     for (int64_t s = 0; s < steps; s++, a += STEP8, b += STEP8) {
         _tile_loadd(6, b, 64);
@@ -120,7 +119,7 @@ static inline void multiply(const char *a, const char *b, int64_t steps, int32_t
             _tile_dpbssd(3, 5, 7);
         }
         for (int64_t i = 0; i < lines; i++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
-        for (int64_t i = 0; i < some; i++, soon += stride) __builtin_prefetch(soon, 1);
+        for (int64_t i = 0; i < AT_ONCE; i++, soon += stride) __builtin_prefetch(soon, 1);
         if (before->next < before->count) write_some(before);
     }
     end_sums(sums, both);
@@ -231,8 +230,7 @@ int run_panels8(const layer *l, int64_t threads) {
     const sizes z = sizes_of(l, l->rows);
     char *memory = take(&kept, shared_bytes(&z) + threads * own_bytes(&z));
     if (!memory) return 1;
-    const int64_t first_chunk = (z.first_panels + 4 * threads - 1) / (4 * threads);
-    const int64_t second_chunk = (z.second_panels + 4 * threads - 1) / (4 * threads);
+    const int64_t first_chunk = chunk_of(z.first_panels, threads), second_chunk = chunk_of(z.second_panels, threads);
 #pragma omp parallel
     {
         const workspace w = lay_out(&z, memory, omp_get_thread_num());

@@ -12,11 +12,11 @@ from torch import Tensor
 from kernels.api import Activation, SublayerOp
 from kernels.native.linear import NativeLinear, StreamLayer
 from kernels.native.linear_parts import GATES, INT8, TILE, LayerParts, PackedWeight
+from kernels.turning import TURNED_INPUTS, turn_rows
 from kernels.weights import Weight, dense
 
 _LOG = logging.getLogger(__name__)
 
-_INPUTS = 64  # of a step; they are turned together
 _SCALE_BYTES = 4
 # a code may differ by one where a number is halfway between two; results are rounded to bfloat16
 _TOLERANCE = 2.0**-6
@@ -50,7 +50,7 @@ class NativeFeedForward8:
         rows, inputs = weight.shape
         panels = 2 * -(-rows // 2 // TILE) if gated else -(-rows // TILE)
         numbers = weight.contiguous()
-        panel_bytes = TILE * (-(-inputs // _INPUTS) * _INPUTS + _SCALE_BYTES)
+        panel_bytes = TILE * (-(-inputs // TURNED_INPUTS) * TURNED_INPUTS + _SCALE_BYTES)
         packed = PackedWeight(torch.empty(panels * panel_bytes, dtype=torch.uint8), INT8)
         self._pack(numbers.data_ptr(), packed.memory.data_ptr(), rows, inputs, gated)
         return packed
@@ -97,10 +97,6 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
 
 def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Codes and scales of turned rows, float64."""
-    signs = torch.ones(1, 1, dtype=torch.float64)
-    while len(signs) < _INPUTS:
-        signs = torch.cat([torch.cat([signs, signs], 1), torch.cat([signs, -signs], 1)])
-    blocks = F.pad(rows.double(), (0, -rows.shape[1] % _INPUTS)).view(len(rows), -1, _INPUTS)
-    turned = (blocks @ signs / 8).flatten(1)
+    turned = turn_rows(rows.double())
     scales = turned.abs().amax(dim=1, keepdim=True) / 127
     return (turned / scales).round(), scales

@@ -99,15 +99,13 @@ static inline void multiply(const bf16 *a, const bf16 *b, int64_t steps, float *
 /* Panels [from, to) of `weight` for the first `rows` rows of a packed block; `columns` are all that there are. */
 static void run_panels(const bf16 *a, int64_t rows, int64_t steps, const bf16 *weight, int64_t from, int64_t to, target t,
                        int64_t columns, float *scratch) {
-    const int64_t groups = (rows + 31) / 32, width = t.gate ? 16 : 32, depth = least(steps, DEPTH);
+    const int64_t groups = (rows + 31) / 32, depth = least(steps, DEPTH);
     /* lines of what is multiplied next that each step of a group brings nearer */
     const int64_t lines = (32 + groups - 1) / groups, stride = t.gate ? 32 : t.stride;
     pending last = {.next = 0, .count = 0};
     int64_t turn = 0;
     for (int64_t p = from; p < to; p++) {
-        target here = t;
-        here.column = p * width;
-        here.width = least(width, columns - here.column);
+        target here = panel_of(t, p, columns);
         for (int64_t s = 0; s < steps; s += depth) {
             const int64_t now = least(depth, steps - s);
             const bf16 *b = weight + (p * steps + s) * STEP;
@@ -161,7 +159,7 @@ static void run_block(const layer *l, const sizes *z, char *memory, int64_t lo, 
 
 /* The part of a thread in unpacking `count` steps to `to`; gives where all of them are once every thread is done. */
 static const char *unpack_share(const char *from, int64_t coding, int64_t count, bf16 **to) {
-    if (coding == CODING_NONE) return from;
+    if (!is_unpacked(coding)) return from;
     bf16 *steps = *to;
     *to += count * STEP;
 #pragma omp for schedule(static)
@@ -181,14 +179,12 @@ static int chain_by_rows(const layer *chain, int64_t count, int64_t threads) {
     int64_t own_bytes = 0, coded_steps = 0;
     sizes z[CHAIN];
     for (int64_t i = 0; i < count; i++) {
-        if (chain[i].first_coding == CODING_INT8) {
-            own_bytes = most(own_bytes, block_bytes8(chain + i, height));
-            continue;
-        }
-        z[i] = sizes_of(chain + i, height);
-        own_bytes = most(own_bytes, z[i].block_bytes + z[i].inner_bytes + z[i].sums_bytes);
-        coded_steps += chain[i].first_coding ? z[i].first_panels * z[i].in_steps : 0;
-        coded_steps += chain[i].second_coding ? z[i].second_panels * z[i].inner_steps : 0;
+        const layer *l = chain + i;
+        z[i] = sizes_of(l, height);
+        own_bytes = most(own_bytes, l->first_coding == CODING_INT8 ? block_bytes8(l, height)
+                                                                   : z[i].block_bytes + z[i].inner_bytes + z[i].sums_bytes);
+        if (is_unpacked(l->first_coding)) coded_steps += z[i].first_panels * z[i].in_steps;
+        if (is_unpacked(l->second_coding)) coded_steps += z[i].second_panels * z[i].inner_steps;
     }
     bf16 *weights = NULL;
     if (coded_steps && !(weights = (bf16 *)take(&kept_weights, coded_steps * STEP * 2))) return 1;
@@ -200,7 +196,6 @@ static int chain_by_rows(const layer *chain, int64_t count, int64_t threads) {
         for (int64_t i = 0; i < count; i++) {
             const layer *l = chain + i;
             plain[i] = *l;
-            if (l->first_coding == CODING_INT8) continue;
             plain[i].first = unpack_share(l->first, l->first_coding, z[i].first_panels * z[i].in_steps, &next);
             plain[i].second = unpack_share(l->second, l->second_coding, z[i].second_panels * z[i].inner_steps, &next);
         }
@@ -223,8 +218,7 @@ static int layer_by_panels(const layer *l, int64_t threads) {
     char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * z.sums_bytes);
     if (!memory) return 1;
     bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
-    const int64_t first_chunk = (z.first_panels + 4 * threads - 1) / (4 * threads);
-    const int64_t second_chunk = (z.second_panels + 4 * threads - 1) / (4 * threads);
+    const int64_t first_chunk = chunk_of(z.first_panels, threads), second_chunk = chunk_of(z.second_panels, threads);
 #pragma omp parallel
     {
         float *sums = (float *)(memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * z.sums_bytes);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -40,22 +41,22 @@ class NativeOps:
     Callers have checked shapes and dtypes; memory layout is as each method says.
 
     Args:
-        attention, linear, feed_forward8: What the library holds of them; None on a processor that they were not
-            written for.
+        attention, linear: What the library holds of them; None on a processor that they were not written for.
     """
 
     def __init__(
-        self,
-        library: ctypes.CDLL,
-        attention: NativeAttention | None = None,
-        linear: NativeLinear | None = None,
-        feed_forward8: NativeFeedForward8 | None = None,
+        self, library: ctypes.CDLL, attention: NativeAttention | None = None, linear: NativeLinear | None = None
     ) -> None:
-        self.attention, self.linear, self.feed_forward8 = attention, linear, feed_forward8
+        self.attention, self.linear = attention, linear
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         self._library = library
+
+    @cached_property
+    def feed_forward8(self) -> NativeFeedForward8 | None:
+        """As ``linear``. Few want it, so it is checked when it is first asked for."""
+        return load_feed_forward8(self._library, self.linear)
 
     def join(self, layers: Sequence[LayerOps]) -> NativeLayers | None:
         """Layers as one operation; None where they are not of this library, or it has nothing for them."""
@@ -140,8 +141,7 @@ def load_native_ops() -> NativeOps | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
-        linear = load_native_linear(library)
-        ops = NativeOps(library, load_native_attention(library), linear, load_feed_forward8(library, linear))
+        ops = NativeOps(library, load_native_attention(library), load_native_linear(library))
     except (OSError, AttributeError) as error:
         _LOG.warning("%s cannot be loaded: %s", path, error)
         return None

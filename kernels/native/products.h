@@ -11,6 +11,14 @@ typedef struct {
     const float *bias;
 } target;
 
+/* What panel `panel` becomes, of a product that comes to `columns` columns. */
+static inline target panel_of(target t, int64_t panel, int64_t columns) {
+    const int64_t width = t.gate ? 16 : 32;
+    t.column = panel * width;
+    t.width = least(width, columns - t.column);
+    return t;
+}
+
 typedef struct {
     int64_t in_steps, inner_steps, first_panels, second_panels; /* of a feed-forward part; else only the firsts */
     int64_t block_bytes, inner_bytes, sums_bytes;               /* of one block of rows */
@@ -23,7 +31,7 @@ static inline sizes sizes_of(const layer *l, int64_t rows) {
     z.second_panels = l->gate ? (l->out_width + 31) / 32 : 0;
     z.block_bytes = padded * z.in_steps * 64;
     z.inner_bytes = l->gate ? padded * z.inner_steps * 64 : 0;
-    z.sums_bytes = (padded < 64 ? 64 : padded) * 128;
+    z.sums_bytes = most(padded, 64) * 128;
     return z;
 }
 #endif

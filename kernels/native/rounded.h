@@ -24,8 +24,8 @@ static void turn_weight(const bf16 *row, int64_t in, int64_t step, float turned[
         memcpy(turned + k, &bits, 4);
     }
     for (int64_t half = 1; half < 64; half *= 2)
-        for (int64_t k = 0; k < 64; k++)
-            if (!(k & half)) {
+        for (int64_t low = 0; low < 64; low += 2 * half)
+            for (int64_t k = low; k < low + half; k++) {
                 const float first = turned[k], second = turned[k + half];
                 turned[k] = first + second, turned[k + half] = first - second;
             }

@@ -6,6 +6,9 @@
 #if defined(__AMX_BF16__)
 #include <math.h>
 
+/* Panels that a thread takes at once where threads share them: few enough that none waits long for the last. */
+static inline int64_t chunk_of(int64_t panels, int64_t threads) { return (panels + 4 * threads - 1) / (4 * threads); }
+
 /* Where inputs [32 step, 32 step + 32) of a row lie in a packed block of `steps` steps. */
 static inline bf16 *packed_at(bf16 *block, int64_t steps, int64_t row, int64_t step) {
     return block + (row / 32 * steps + step) * STEP + row % 32 * 32;

@@ -18,6 +18,9 @@ enum { CODING_NONE, CODING_4_HALF, CODING_4, CODING_8_HALF, CODING_8, CODING_INT
 
 static inline int in_4_bits(int64_t coding) { return coding == CODING_4_HALF || coding == CODING_4; }
 
+/* Whether a weight becomes bfloat16 before it is multiplied. */
+static inline int is_unpacked(int64_t coding) { return coding != CODING_NONE && coding != CODING_INT8; }
+
 static inline int has_half_scales(int64_t coding) { return coding == CODING_4_HALF || coding == CODING_8_HALF; }
 
 /* Bytes of the codes of a tile. */

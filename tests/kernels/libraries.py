@@ -14,6 +14,9 @@ from torch import Tensor
 from kernels.native import NativeOps, build, build_library
 from kernels.native.attention import load_native_attention
 
+LINEAR_SOURCES = ("linear.c", "coded.c", "feed_forward8.c", "vocabulary.c")
+"""What linear layers, the head and feed-forward parts in 8 bits need of each other."""
+
 _FOLDER = Path(tempfile.gettempdir()) / "radix-scorer-tests"
 
 
@@ -28,10 +31,21 @@ def built_for(name: str) -> NativeOps | None:
     return NativeOps(library, load_native_attention(library))
 
 
-def plant(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, sources: tuple[str, ...], name: str, sound: str, broken: str
-) -> None:
-    """Let the library be built of copies of ``sources`` in ``folder``, with ``broken`` for ``sound`` in ``name``."""
+def build_broken(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sources: tuple[str, ...],
+    name: str,
+    sound: str,
+    broken: str,
+    *,
+    level: build.Level | None = None,
+) -> Path:
+    """The library built of copies of ``sources`` in ``folder``, with ``broken`` for ``sound`` in ``name``.
+
+    Args:
+        level: By default the best that this processor has.
+    """
     for file in (*build.SOURCES, *build.HEADERS):
         shutil.copy(file, folder)
     text = (folder / name).read_text()
@@ -41,6 +55,9 @@ def plant(
     monkeypatch.setattr(build, "HEADERS", tuple(folder / header.name for header in build.HEADERS))
     # a bug shows at any speed, and half of the time went into optimising what runs once
     monkeypatch.setattr(build, "_FLAGS", ("-Og", *(flag for flag in build._FLAGS if flag != "-O3")))
+    compiler = build.find_compiler()
+    assert compiler is not None
+    return build_library(folder, level or build.processor_levels()[0], compiler)
 
 
 def moved(tensor: Tensor, by: int) -> Tensor:

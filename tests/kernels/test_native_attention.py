@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import CpuKernels
-from kernels.native import build, cut, load_native_ops, ops
+from kernels.native import cut, load_native_ops, ops
 from tests.kernels.cases import make_case, prefix_with_rows
 from tests.kernels.contract import JUDGE, attend, close
-from tests.kernels.libraries import plant
+from tests.kernels.libraries import build_broken
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(
@@ -70,10 +70,7 @@ def test_library_with_a_planted_bug_is_not_used(
 ) -> None:
     """Drop the causal mask, run past the end of a block, mix up heads, leave old sums as they are within a stretch
     and after it, read a piece twice, lose a share, sum over stretches at once, take a value twice."""
-    plant(tmp_path, monkeypatch, ("elementwise.c", "attention.c"), name, sound, broken)
-    compiler = build.find_compiler()
-    assert compiler is not None
-    library = build.build_library(tmp_path, build.processor_levels()[0], compiler)
+    library = build_broken(tmp_path, monkeypatch, ("elementwise.c", "attention.c"), name, sound, broken)
     monkeypatch.setattr(ops, "find_library", lambda: library)
 
     loaded = load_native_ops()

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from kernels.api import Activation
-from kernels.native import build, load_native_ops
+from kernels.native import load_native_ops
 from kernels.native.feed_forward8 import load_feed_forward8
 from kernels.native.linear import NativeLinear
-from tests.kernels.libraries import plant
+from tests.kernels.libraries import LINEAR_SOURCES, build_broken
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.feed_forward8 is None, reason="no AMX or no C compiler here")
@@ -130,11 +130,7 @@ def test_library_that_computes_something_else_is_not_used(
     sound: str,
     broken: str,
 ) -> None:
-    sources = ("linear.c", "coded.c", "feed_forward8.c", "vocabulary.c")
-    plant(tmp_path, monkeypatch, sources, name, sound, broken)
-    compiler = build.find_compiler()
-    assert compiler is not None
-    library = ctypes.CDLL(str(build.build_library(tmp_path, build.processor_levels()[0], compiler)))
+    library = ctypes.CDLL(str(build_broken(tmp_path, monkeypatch, LINEAR_SOURCES, name, sound, broken)))
 
     with caplog.at_level(logging.WARNING):
         assert load_feed_forward8(library, NativeLinear(library)) is None
@@ -147,9 +143,10 @@ def test_linear_layers_are_used_without_it(monkeypatch: pytest.MonkeyPatch, capl
     with caplog.at_level(logging.WARNING):
         native = load_native_ops()
 
-    assert native is not None
-    assert native.linear is not None
-    assert native.feed_forward8 is None
+        assert native is not None
+        assert native.linear is not None
+        assert native.feed_forward8 is None
+    assert "native feed-forward parts in 8 bits disagree with whole-number products" in caplog.text
 
 
 def test_without_linear_layers_there_is_none() -> None:

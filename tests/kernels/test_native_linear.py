@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernels.native import build, load_native_ops
+from kernels.native import load_native_ops
 from kernels.native.linear import load_native_linear
-from tests.kernels.libraries import plant
+from tests.kernels.libraries import LINEAR_SOURCES, build_broken
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason="no AMX or no C compiler here")
@@ -24,7 +24,7 @@ BUGS = {
     "drop the cube of gelu": ("rows.h", "_mm512_set1_ps(0.044715f)", "_mm512_setzero_ps()"),
     "swap gate and up": ("linear.c", "open_gate(low, high,", "open_gate(high, low,"),
     "drop the bias of a panel": ("linear.c", "if (t->bias)", "if (t->bias && t->column)"),
-    "panels from last to first": ("linear.c", "here.column = p * width;", "here.column = (to - 1 - p + from) * width;"),
+    "panels from last to first": ("linear.c", "panel_of(t, p, columns)", "panel_of(t, to - 1 - p + from, columns)"),
     "forget the sums of the first inputs": ("linear.c", "sums, s > 0,", "sums, 0,"),
     "the first block of rows again": ("linear.c", "pack_row(l, block, row, lo + row)", "pack_row(l, block, row, row)"),
     "write half of the rows": ("linear.c", "least(32, rows - g * 32)", "least(16, rows - g * 32)"),
@@ -60,10 +60,7 @@ def test_library_that_computes_something_else_is_not_used(
     sound: str,
     broken: str,
 ) -> None:
-    plant(tmp_path, monkeypatch, ("linear.c", "coded.c", "feed_forward8.c", "vocabulary.c"), name, sound, broken)
-    compiler = build.find_compiler()
-    assert compiler is not None
-    library = ctypes.CDLL(str(build.build_library(tmp_path, build.processor_levels()[0], compiler)))
+    library = ctypes.CDLL(str(build_broken(tmp_path, monkeypatch, LINEAR_SOURCES, name, sound, broken)))
 
     with caplog.at_level(logging.WARNING):
         assert load_native_linear(library) is None

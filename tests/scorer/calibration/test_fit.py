@@ -100,7 +100,7 @@ def test_pairs_that_tell_nothing_are_refused(pairs: list[ScoredPair], message: s
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
 def test_a_temperature_is_found_again(temperature: float) -> None:
-    assert fit_temperature(drawn_answers(2000, temperature)) == pytest.approx(temperature, rel=0.08)
+    assert fit_temperature(drawn_answers(8000, temperature)) == pytest.approx(temperature, rel=0.08)
 
 
 def test_no_other_temperature_is_better() -> None:

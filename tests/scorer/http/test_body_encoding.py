@@ -86,9 +86,8 @@ def test_a_frame_that_asks_for_a_huge_window_is_refused() -> None:
         ("zstd", zstandard.compress(b"{}") + b"more"),
         ("zstd", gzip.compress(b"{}")),
     ],
-    ids=lambda value: (
-        value if isinstance(value, str) else ""
-    ),  # gzip writes down the time, and processes that share the tests must agree on their names
+    # gzip writes down the time, and processes that share the tests must agree on their names
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_not_compressed_as_announced_is_malformed(encoding: Encoding, body: bytes) -> None:
     with pytest.raises(MalformedBody) as caught:
