@@ -30,7 +30,7 @@ from kernels.composed import capped, feed_forward, normed_linear, vocabulary_log
 from kernels.cpu_attention import SegmentPlan, attend, make_plan
 from kernels.cpu_quantised import store_quantised
 from kernels.int8_linear import Int8Linear, int8_linear_works
-from kernels.native import AttentionWork, NativeAttention, NativeFeedForward8, NativeLinear, NativeOps, cut
+from kernels.native import AttentionWork, NativeAttention, NativeFeedForward8, NativeLinear, NativeOps
 from kernels.packed_linear import PackedLinear, packing_works
 from kernels.weights import Weight, dense
 
@@ -40,11 +40,13 @@ _VOCABULARY_CHUNK = 8192
 class CpuPlan:
     """A span table, made ready for whichever attention runs it when that is known."""
 
-    def __init__(self, table: SpanTable) -> None:
-        self.reach = checks.check_spans(table)
+    def __init__(self, table: SpanTable, native: NativeOps | None = None) -> None:
+        reach = None if native is None else native.check_spans(table)
+        self.reach = checks.check_spans(table) if reach is None else reach
         self.num_queries = table.num_queries
         self.ways: dict[object, NativeAttention | None] = {}  # by what tensors look like that were checked
         self._table = table
+        self._cut = None if native is None or native.attention is None else native.attention.cut
         self._work: dict[tuple[int, int], AttentionWork] = {}
 
     @cached_property
@@ -52,10 +54,11 @@ class CpuPlan:
         return make_plan(self._table)
 
     def work(self, shape: AttentionShape) -> AttentionWork:
-        """The cut for layers of ``shape``; the same for all that share its head counts."""
+        """The cut for layers of ``shape``, for attention in C; the same for all that share its head counts."""
         key = (shape.num_heads, shape.num_kv_heads)
         if key not in self._work:
-            self._work[key] = cut(
+            assert self._cut is not None, "there is attention in C"
+            self._work[key] = self._cut(
                 self._table,
                 group=shape.num_heads // shape.num_kv_heads,
                 kv_heads=shape.num_kv_heads,
@@ -208,7 +211,7 @@ class CpuKernels:
                 pool.index_copy_(1, slots, fresh.index_select(0, rows).transpose(0, 1))
 
     def plan(self, table: SpanTable) -> CpuPlan:
-        return CpuPlan(table)
+        return CpuPlan(table, self._native)
 
     def attend(
         self,

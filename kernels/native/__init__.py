@@ -5,20 +5,22 @@ agree within rounding.
 """
 
 from kernels.native.attention import NativeAttention
-from kernels.native.attention_work import AttentionWork, cut
+from kernels.native.attention_work import AttentionCut, AttentionWork
 from kernels.native.build import build_library, find_library
 from kernels.native.feed_forward8 import NativeFeedForward8
 from kernels.native.linear import NativeLinear
 from kernels.native.ops import NativeOps, load_native_ops
+from kernels.native.spans import NativeSpanCheck
 
 __all__ = [
+    "AttentionCut",
     "AttentionWork",
     "NativeAttention",
     "NativeFeedForward8",
     "NativeLinear",
     "NativeOps",
+    "NativeSpanCheck",
     "build_library",
-    "cut",
     "find_library",
     "load_native_ops",
 ]

@@ -28,23 +28,6 @@
 #define AHEAD 4 /* groups of keys that are on their way at one time, the one whose turn it is included */
 #define ROWS 32 /* query rows that run through the softmax together: two matrix tiles */
 
-/* See kernels.native.attention_work.AttentionWork for these four. */
-typedef struct {
-    int32_t query_lo, query_hi, item_lo, item_hi, share;
-} unit;
-
-typedef struct {
-    int32_t query_lo, query_hi, position, tokens, causal, piece, skip;
-} item;
-
-typedef struct {
-    int32_t key_lo, tokens, from_pool;
-} piece;
-
-typedef struct {
-    int32_t query_lo, query_hi, share_lo, share_hi;
-} join;
-
 /* What a thread works in. width is head_dim rounded up to whole tiles, the rest is zero. */
 typedef struct {
     int64_t width;
@@ -73,7 +56,7 @@ typedef struct {
 static void locate(const attention *a, const item *run, int64_t head, int64_t first, int64_t count, places *at) {
     memset(at, 0, sizeof *at);
     if (count <= 0) return; /* there may be no piece after the last key */
-    const piece *from = (const piece *)a->pieces + run->piece;
+    const piece *from = a->pieces + run->piece;
     int64_t done = run->skip + first;
     while (done >= from->tokens) done -= from++->tokens;
     int64_t block = (from->key_lo + done) / a->block_size, inside = (from->key_lo + done) % a->block_size;
@@ -216,7 +199,7 @@ static state share_in(const attention *a, float *shares, int64_t share, int64_t 
 
 static void run_unit(const attention *a, int amx, const unit *u, int64_t head, float *shares, workspace *w) {
     const int64_t width = w->width, dim = a->head_dim, group = a->group, rows = (u->query_hi - u->query_lo) * group;
-    const item *run = (const item *)a->items + u->item_lo, *end = (const item *)a->items + u->item_hi;
+    const item *run = a->items + u->item_lo, *end = a->items + u->item_hi;
     const state all = u->share < 0 ? w->all : share_in(a, shares, u->share, head, width);
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *from = a->query + (u->query_lo + r / group) * a->query_stride + (head * group + r % group) * dim;
@@ -284,13 +267,13 @@ int attend(const attention *a) {
 #pragma omp for schedule(dynamic, 1) collapse(2) nowait
         for (int64_t u = 0; u < a->num_units; u++)
             for (int64_t head = 0; head < a->kv_heads; head++)
-                if (ready) run_unit(a, amx, (const unit *)a->units + u, head, shares, &w);
+                if (ready) run_unit(a, amx, a->units + u, head, shares, &w);
         if (a->num_joins) {
 #pragma omp barrier
 #pragma omp for collapse(2) nowait
             for (int64_t j = 0; j < a->num_joins; j++)
                 for (int64_t head = 0; head < a->kv_heads; head++)
-                    if (ready) run_join(a, (const join *)a->joins + j, head, shares, &w);
+                    if (ready) run_join(a, a->joins + j, head, shares, &w);
         }
         if (amx) leave_tiles(&before);
     }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.api import AttentionShape, SpanTable
-from kernels.native.attention_work import AttentionWork, cut
+from kernels.native.attention_work import AttentionCut, AttentionWork
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class NativeAttention:
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        self.cut = AttentionCut(library)
         self._attend = library.attend
         self._attend.argtypes, self._attend.restype = [ctypes.POINTER(AttentionStruct)], ctypes.c_int
 
@@ -144,7 +145,7 @@ def _agrees(attention: NativeAttention) -> bool:
     got, of_many = (
         attention(
             query, key, value, key_pool, value_pool,
-            cut(table, group=group, kv_heads=kv_heads, num_threads=num_threads), shape,
+            attention.cut(table, group=group, kv_heads=kv_heads, num_threads=num_threads), shape,
         )
         for num_threads in (1, 64)
     )  # fmt: skip

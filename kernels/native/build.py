@@ -24,6 +24,8 @@ SOURCES = tuple(
     _FOLDER / name
     for name in (
         "elementwise.c",
+        "spans.c",
+        "attention_work.c",
         "attention.c",
         "linear.c",
         "coded.c",
@@ -36,6 +38,8 @@ HEADERS = tuple(
     _FOLDER / name
     for name in (
         "tiles.h",
+        "spans.h",
+        "attention_work.h",
         "attention.h",
         "linear.h",
         "feed_forward8.h",

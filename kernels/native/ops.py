@@ -17,6 +17,7 @@ from kernels.native.build import find_library
 from kernels.native.feed_forward8 import NativeFeedForward8, load_feed_forward8
 from kernels.native.layers import NativeLayers
 from kernels.native.linear import NativeLinear, load_native_linear
+from kernels.native.spans import NativeSpanCheck
 
 _LOG = logging.getLogger(__name__)
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -48,6 +49,7 @@ class NativeOps:
         self, library: ctypes.CDLL, attention: NativeAttention | None = None, linear: NativeLinear | None = None
     ) -> None:
         self.attention, self.linear = attention, linear
+        self.check_spans = NativeSpanCheck(library)
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None

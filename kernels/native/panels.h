@@ -8,9 +8,9 @@
 #if defined(__AVX512BF16__)
 #include <string.h>
 
-#define LANES 16     /* floats in a vector, columns in a matrix tile */
-#define TILE_KEYS 32 /* keys that one tile of weights holds, and the least that is multiplied */
-#define STRETCH 512  /* keys whose scores are held at once and whose sums begin empty */
+#include "attention_work.h"
+
+#define LANES 16 /* floats in a vector, columns in a matrix tile */
 
 /* ---- c [rows, panels * LANES] (+)= a [rows, depth] b; b is in panels -------------------------- */
 

@@ -14,6 +14,9 @@ from torch import Tensor
 from kernels.native import NativeOps, build, build_library
 from kernels.native.attention import load_native_attention
 
+BASE_SOURCES = ("elementwise.c", "spans.c")
+"""What every :class:`kernels.native.NativeOps` needs."""
+
 LINEAR_SOURCES = ("linear.c", "coded.c", "feed_forward8.c", "vocabulary.c")
 """What linear layers, the head and feed-forward parts in 8 bits need of each other."""
 

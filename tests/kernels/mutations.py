@@ -87,9 +87,9 @@ MUTATIONS = (
     ),
     Mutation(
         name="begin tiles of keys at every half of one",
-        module="kernels/native/attention_work.py",
-        sound="TILE_KEYS = 32",
-        broken="TILE_KEYS = 16",
+        module="kernels/native/attention_work.c",
+        sound='#include "attention_work.h"\n',
+        broken='#include "attention_work.h"\n#undef TILE_KEYS\n#define TILE_KEYS 16\n',
         tests="tests/kernels/test_native_attention_bits.py",
         selection="test_a_row_has_the_same_bits_in_every_step and 9-3-64 and best",
         native=True,

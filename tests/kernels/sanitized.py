@@ -8,6 +8,7 @@ at start finds that the library does not agree with PyTorch.
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -18,8 +19,8 @@ from torch import Tensor
 
 from kernels.api import LayerOps, LayersInput
 from kernels.cpu import CpuKernels
-from kernels.native import NativeFeedForward8, NativeLinear, NativeOps, cut, load_native_ops
-from tests.kernels.cases import coded_weight, make_case, prefix_with_rows, random_trie
+from kernels.native import NativeFeedForward8, NativeLinear, NativeOps, load_native_ops
+from tests.kernels.cases import coded_weight, make_case, make_table, prefix_with_rows, random_trie
 
 # around the 16 and 32 rows of tiles, and more than threads share the outputs for
 ROWS = (1, 17, 33, 300)
@@ -31,6 +32,19 @@ def random(*shape: int) -> Tensor:
 
 def half(*shape: int) -> Tensor:
     return torch.randn(*shape).bfloat16()
+
+
+def check_tables(native: NativeOps, seed: int) -> None:
+    """A good table, and one with a number changed to anything."""
+    rng = np.random.default_rng(seed)
+    nodes = random_trie(rng, num_nodes=int(rng.integers(9)), max_tokens=20)
+    table, _, _ = make_table(nodes, block_size=16, rng=rng)
+    native.check_spans(table)
+    for name in ("query_lo", "query_hi", "key_lo", "key_tokens", "key_position", "block_ids") if len(nodes) else ():
+        column = getattr(table, name).copy()
+        if len(column):
+            column[rng.integers(len(column))] = rng.choice([-(2**31), -1, 0, 1, 17, 2**31 - 1])
+        native.check_spans(dataclasses.replace(table, **{name: column}))
 
 
 def attend(native: NativeOps, seed: int) -> None:
@@ -46,10 +60,10 @@ def attend(native: NativeOps, seed: int) -> None:
         soft_cap=float(rng.choice([0.0, 2.0])) or None,
         seed=seed,
     )
-    work = cut(case.table, group=3, kv_heads=2, num_threads=int(rng.choice([1, 2, 16])))
+    assert native.attention is not None
+    work = native.attention.cut(case.table, group=3, kv_heads=2, num_threads=int(rng.choice([1, 2, 16])))
     assert isinstance(case.key_pool, Tensor)
     assert isinstance(case.value_pool, Tensor)
-    assert native.attention is not None
     native.attention(case.query, case.key, case.value, case.key_pool, case.value_pool, work, case.shape)
 
 
@@ -131,6 +145,8 @@ def main(library: Path) -> None:
             run_joined_layers(native, rows)
         if native.feed_forward8 is not None:
             run_layers_in_8_bits(native.feed_forward8, rows)
+    for seed in range(40):
+        check_tables(native, seed)
     if native.attention is not None:
         for seed in range(8):
             attend(native, seed)

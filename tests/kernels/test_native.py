@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.native import NativeOps, build, load_native_ops, ops
-from tests.kernels.libraries import build_broken, built_for, moved
+from tests.kernels.libraries import BASE_SOURCES, build_broken, built_for, moved
 
 COMPILER = shutil.which("cc")
 BASELINE = build.X86_LEVELS[-2]
@@ -45,8 +45,7 @@ def test_second_build_finds_the_first(tmp_path: Path) -> None:
 def test_library_that_computes_something_else_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sound: str, broken: str
 ) -> None:
-    sources = ("elementwise.c",)
-    library = build_broken(tmp_path, monkeypatch, sources, "elementwise.c", sound, broken, level=BASELINE)
+    library = build_broken(tmp_path, monkeypatch, BASE_SOURCES, "elementwise.c", sound, broken, level=BASELINE)
     monkeypatch.setattr(ops, "find_library", lambda: library)
 
     assert load_native_ops() is None

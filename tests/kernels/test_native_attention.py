@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from kernels.cpu import CpuKernels
-from kernels.native import cut, load_native_ops, ops
+from kernels.native import load_native_ops, ops
 from tests.kernels.cases import make_case, prefix_with_rows
 from tests.kernels.contract import JUDGE, attend, close
-from tests.kernels.libraries import build_broken
+from tests.kernels.libraries import BASE_SOURCES, build_broken
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(
@@ -63,14 +63,18 @@ def test_row_that_is_not_a_number_shows_it_and_stays_alone(names: tuple[str, ...
         ("attention.c", "int64_t share = j->share_lo;", "int64_t share = j->share_lo + 1;"),
         ("attention.c", "run->position / STRETCH == stretch", "1"),
         ("panels.h", "_mm512_cvtepu16_epi32(odd)", "_mm512_cvtepu16_epi32(even)"),
+        ("attention_work.c", "t->key_lo[m] + t->key_tokens[m] - keys", "t->key_lo[m]"),
+        ("attention_work.c", "add_unit(w, run, first, next,", "add_unit(w, run, first, next - (first > low),"),
     ],
 )
 def test_library_with_a_planted_bug_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, sound: str, broken: str
 ) -> None:
     """Drop the causal mask, run past the end of a block, mix up heads, leave old sums as they are within a stretch
-    and after it, read a piece twice, lose a share, sum over stretches at once, take a value twice."""
-    library = build_broken(tmp_path, monkeypatch, ("elementwise.c", "attention.c"), name, sound, broken)
+    and after it, read a piece twice, lose a share, sum over stretches at once, take a value twice; complete a tile
+    with the first keys of the span before, lose the last item of a share."""
+    sources = (*BASE_SOURCES, "attention_work.c", "attention.c")
+    library = build_broken(tmp_path, monkeypatch, sources, name, sound, broken)
     monkeypatch.setattr(ops, "find_library", lambda: library)
 
     loaded = load_native_ops()
@@ -85,7 +89,9 @@ def test_without_memory_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
     case = make_case(prefix_with_rows(4, [2]), num_heads=2, num_kv_heads=1, head_dim=64, dtype=torch.bfloat16)
     assert isinstance(case.key_pool, Tensor)
     assert isinstance(case.value_pool, Tensor)
-    work = dataclasses.replace(cut(case.table, group=2, kv_heads=1, num_threads=1), unit_tokens=1 << 40)
+    work = dataclasses.replace(
+        NATIVE.attention.cut(case.table, group=2, kv_heads=1, num_threads=1), unit_tokens=1 << 40
+    )
 
     with pytest.raises(MemoryError, match="no memory for the workspace"):
         NATIVE.attention(case.query, case.key, case.value, case.key_pool, case.value_pool, work, case.shape)

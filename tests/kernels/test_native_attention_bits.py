@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.api import AttentionShape, IntArray, SpanTable
-from kernels.native import NativeOps, cut, load_native_ops
+from kernels.native import NativeOps, load_native_ops
 from tests.kernels.cases import Node, keep_queries, make_table
 from tests.kernels.libraries import built_for
 
@@ -126,9 +126,11 @@ def attend(
         for pool, number in zip(pools, (numbers.key, numbers.value), strict=True):
             pool[:, slots] = number[tokens].transpose(0, 1)
     group = shape.num_heads // shape.num_kv_heads
-    work = cut(keep_queries(table, rows), group=group, kv_heads=shape.num_kv_heads, num_threads=num_threads)
-    query = numbers.query[[paths[row][-1] for row in rows]]
     assert native.attention is not None
+    work = native.attention.cut(
+        keep_queries(table, rows), group=group, kv_heads=shape.num_kv_heads, num_threads=num_threads
+    )
+    query = numbers.query[[paths[row][-1] for row in rows]]
     return native.attention(query, packed[0], packed[1], pools[0], pools[1], work, shape)
 
 

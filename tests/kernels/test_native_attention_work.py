@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 
-from kernels.api import SpanTable
-from kernels.native import AttentionWork, cut
-from kernels.native.attention_work import STRETCH, TILE_KEYS
+from kernels.api import KernelInputError, SpanTable
+from kernels.checks import check_spans
+from kernels.native import AttentionCut, AttentionWork, find_library
 from tests.kernels.cases import make_case, prefix_with_rows, random_trie
+
+LIBRARY = find_library()
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no C compiler here")
+
+TILE_KEYS, STRETCH = 32, 512
 
 Key = tuple[int, bool, int]
 """Position, whether from the pool, packed row or slot along the block ids."""
+
+
+@pytest.fixture(scope="module")
+def cut() -> AttentionCut:
+    return AttentionCut(ctypes.CDLL(str(LIBRARY)))
 
 
 def keys_of_items(work: AttentionWork, first: int, end: int, query: int) -> list[Key]:
@@ -45,7 +59,7 @@ def random_table(seed: int, max_tokens: int) -> SpanTable:
 @pytest.mark.parametrize("max_tokens", [9, 400])
 @pytest.mark.parametrize("num_threads", [1, 16])
 def test_every_query_sees_the_keys_of_its_spans_in_order_of_position(
-    seed: int, max_tokens: int, num_threads: int
+    cut: AttentionCut, seed: int, max_tokens: int, num_threads: int
 ) -> None:
     table = random_table(seed, max_tokens)
     work = cut(table, group=3, kv_heads=3, num_threads=num_threads)
@@ -61,7 +75,9 @@ def test_every_query_sees_the_keys_of_its_spans_in_order_of_position(
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("num_threads", [1, 16])
-def test_items_begin_with_a_tile_and_end_before_the_next_unless_nobody_sees_more(seed: int, num_threads: int) -> None:
+def test_items_begin_with_a_tile_and_end_before_the_next_unless_nobody_sees_more(
+    cut: AttentionCut, seed: int, num_threads: int
+) -> None:
     work = cut(random_table(seed, 400), group=3, kv_heads=3, num_threads=num_threads)
     position, tokens, causal = work.items[:, 2], work.items[:, 3], work.items[:, 4].astype(bool)
 
@@ -71,8 +87,18 @@ def test_items_begin_with_a_tile_and_end_before_the_next_unless_nobody_sees_more
     assert (position // STRETCH == (position + tokens - 1) // STRETCH).all()
 
 
+@pytest.mark.parametrize("num_threads", [1, 16])
+def test_items_are_of_queries_of_their_unit(cut: AttentionCut, num_threads: int) -> None:
+    work = cut(random_table(3, 700), group=3, kv_heads=3, num_threads=num_threads)
+
+    for low, high, first, end, _ in work.units.tolist():
+        assert (work.items[first:end, 0] >= low).all()
+        assert (work.items[first:end, 1] <= high).all()
+        assert (work.items[first:end, 0] < work.items[first:end, 1]).all()
+
+
 @pytest.mark.parametrize("num_threads", [1, 2, 16])
-def test_every_query_is_answered_once_and_every_share_is_joined_in_order(num_threads: int) -> None:
+def test_every_query_is_answered_once_and_every_share_is_joined_in_order(cut: AttentionCut, num_threads: int) -> None:
     table = random_table(3, 700)
     work = cut(table, group=3, kv_heads=3, num_threads=num_threads)
     shares = {
@@ -91,7 +117,7 @@ def test_every_query_is_answered_once_and_every_share_is_joined_in_order(num_thr
     assert bool(shares) is (num_threads == 16)
 
 
-def test_rows_below_a_prefix_share_all_its_whole_tiles() -> None:
+def test_rows_below_a_prefix_share_all_its_whole_tiles(cut: AttentionCut) -> None:
     table = make_case(prefix_with_rows(1000, [24] * 16), num_heads=2, num_kv_heads=1, head_dim=16).table
     work = cut(table, group=2, kv_heads=1, num_threads=1)
 
@@ -102,7 +128,7 @@ def test_rows_below_a_prefix_share_all_its_whole_tiles() -> None:
     assert set(map(tuple, own[:, 2:4].tolist())) == {(992, 32)}
 
 
-def test_only_a_step_with_few_rows_is_split_along_its_keys() -> None:
+def test_only_a_step_with_few_rows_is_split_along_its_keys(cut: AttentionCut) -> None:
     one, many = (
         make_case(prefix_with_rows(2000, [24] * rows), num_heads=9, num_kv_heads=3, head_dim=16).table
         for rows in (1, 40)
@@ -113,7 +139,61 @@ def test_only_a_step_with_few_rows_is_split_along_its_keys() -> None:
     assert cut(many, group=3, kv_heads=3, num_threads=2).num_shares == 0
 
 
-def test_empty_step_has_no_units() -> None:
+def test_empty_step_has_no_units(cut: AttentionCut) -> None:
     work = cut(make_case([], num_heads=2, num_kv_heads=1, head_dim=16).table, group=2, kv_heads=1, num_threads=2)
 
     assert (len(work.units), len(work.items), len(work.joins), work.num_shares) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("num_threads", [1, 16])
+def test_units_with_most_pairs_of_query_and_key_come_first(cut: AttentionCut, num_threads: int) -> None:
+    work = cut(random_table(1, 700), group=3, kv_heads=3, num_threads=num_threads)
+
+    pairs = [
+        sum((high - low) * tokens for low, high, _, tokens, *_ in work.items[first:end].tolist())
+        for _, _, first, end, _ in work.units.tolist()
+    ]
+    assert len(set(pairs)) > 1
+    assert pairs == sorted(pairs, reverse=True)
+
+
+def test_units_of_equal_work_stay_in_order_of_their_queries(cut: AttentionCut) -> None:
+    table = make_case(prefix_with_rows(0, [32] * 40), num_heads=3, num_kv_heads=3, head_dim=16).table
+    work = cut(table, group=3, kv_heads=1, num_threads=16)
+
+    assert work.units[:, :2].tolist() == [[low, low + 32] for low in range(0, 40 * 32, 32)]
+
+
+@pytest.mark.parametrize("rows", [1, 3000])
+def test_c_finds_the_arrays_of_a_cut_and_of_the_step_where_it_is_told(cut: AttentionCut, rows: int) -> None:
+    table = make_case(prefix_with_rows(40, [1] * rows), num_heads=2, num_kv_heads=1, head_dim=16).table
+    work = cut(table, group=2, kv_heads=1, num_threads=2)
+
+    wanted = (work.units, work.items, work.pieces, work.joins, table.positions, table.block_ids)
+    for address, array in zip(work.addresses, wanted, strict=True):
+        assert (ctypes.c_int32 * array.size).from_address(address)[:] == array.ravel().tolist()
+
+
+def test_order_of_spans_changes_neither_units_nor_what_their_items_see(cut: AttentionCut) -> None:
+    table = random_table(2, 400)
+    order = np.lexsort((table.key_position, table.query_lo))
+    names = ("query_lo", "query_hi", "key_lo", "key_tokens", "key_position", "from_pool", "causal")
+    in_order = dataclasses.replace(table, **{name: getattr(table, name)[order] for name in names})
+    one, other = (cut(spans, group=3, kv_heads=3, num_threads=2) for spans in (table, in_order))
+
+    assert one.units.tolist() == other.units.tolist()
+    assert sorted(map(tuple, one.items[:, :5].tolist())) == sorted(map(tuple, other.items[:, :5].tolist()))
+
+
+def test_spans_that_overlap_are_refused(cut: AttentionCut) -> None:
+    """The check of span tables does not see them, since each begins where another ends."""
+    table = make_case(prefix_with_rows(40, [3]), num_heads=2, num_kv_heads=1, head_dim=16).table
+    names = ("query_lo", "query_hi", "key_lo", "key_tokens", "key_position", "from_pool", "causal")
+    prefix = np.flatnonzero(table.from_pool)
+    columns: dict[str, Any] = {name: np.append(getattr(table, name), getattr(table, name)[prefix]) for name in names}
+    columns["key_tokens"][-1] += 1
+    overlapping = dataclasses.replace(table, **columns)
+
+    check_spans(overlapping)
+    with pytest.raises(KernelInputError, match="got spans that overlap"):
+        cut(overlapping, group=2, kv_heads=1, num_threads=2)
