@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +107,7 @@ class _SpanList:
 
     def table(self, positions: IntArray, block_size: int) -> SpanTable:
         columns = np.array(self.rows, dtype=np.int32).reshape(-1, 7).T
+        from_pool, causal = columns[5:].astype(np.bool_)
         return SpanTable(
             positions=positions,
             query_lo=columns[0],
@@ -114,8 +115,8 @@ class _SpanList:
             key_lo=columns[2],
             key_tokens=columns[3],
             key_position=columns[4],
-            from_pool=columns[5].astype(np.bool_),
-            causal=columns[6].astype(np.bool_),
+            from_pool=from_pool,
+            causal=causal,
             block_ids=np.array(self.blocks, dtype=np.int32),
             block_size=block_size,
         )
@@ -123,20 +124,16 @@ class _SpanList:
 
 def lay_out(step: Step, block_size: int) -> StepLayout:
     """Write down what a step computes, keeps and reads."""
-    trie = step.trie
-    tokens = np.empty(trie.num_fresh, dtype=np.int64)
-    positions = np.empty(trie.num_fresh, dtype=np.int32)
+    nodes = step.trie.nodes
     spans = _SpanList()
-    for node in trie.nodes:
-        fresh = slice(node.packed, node.packed + node.num_fresh)
-        tokens[fresh] = node.row.tokens[node.fresh_low : node.high]
-        positions[fresh] = np.arange(node.fresh_low, node.high)
+    for node in nodes:
         _add_spans(spans, node, block_size)
+    positions = [np.arange(node.fresh_low, node.high, dtype=np.int32) for node in nodes]
     reads, wanted = _reads(step)
     keep_rows, keep_slots = _kept(step, block_size)
     return StepLayout(
-        tokens=tokens,
-        spans=spans.table(positions, block_size),
+        tokens=np.concatenate([node.row.tokens[node.fresh_low : node.high] for node in nodes], dtype=np.int64),
+        spans=spans.table(np.concatenate(positions), block_size),
         read_rows=wanted,
         keep_rows=keep_rows,
         keep_slots=keep_slots,
@@ -161,11 +158,13 @@ def on_device(layout: StepLayout, device: torch.device) -> ExtendBatch:
 
 
 def to_device(columns: list[SlotArray], device: torch.device) -> tuple[Tensor, ...]:
-    """The arrays as tensors of ``device``, with one copy that the host does not wait for.
+    """The arrays as tensors of ``device``, with one copy that the host does not wait for; on a CPU, without a copy.
 
     Each starts at a multiple of 16 bytes whatever the lengths: a kernel is compiled anew for a
     pointer that is aligned less than the one before it.
     """
+    if device.type == "cpu":
+        return tuple([torch.from_numpy(column) for column in columns])
     starts = np.cumsum([0, *(-(-len(column) // _ALIGNED) * _ALIGNED for column in columns)])
     joined = torch.empty(int(starts[-1]), dtype=torch.int64, pin_memory=device.type == "cuda")
     for start, column in zip(starts, columns, strict=False):
@@ -181,9 +180,13 @@ def _reads(step: Step) -> tuple[list[RowReads], SlotArray]:
         for row, end in zip(step.rows, step.trie.ends, strict=True)
         if row.end > row.state.first_unread
     ]
-    packed = np.array([place for _, places in readers for place in places], dtype=np.int64)
-    wanted, among = np.unique(packed, return_inverse=True)
-    places = iter(among.tolist())
+    packed = [place for _, places in readers for place in places]
+    wanted = np.array(packed, dtype=np.int64)
+    places = iter(range(len(packed)))
+    # rows are in order of the trie, so their places ascend but where two rows read the same
+    if any(place >= later for place, later in pairwise(packed)):
+        wanted, among = np.unique(wanted, return_inverse=True)
+        places = iter(among.tolist())
     reads = [
         RowReads(row=row, first=row.state.first_unread, places=list(islice(places, len(own)))) for row, own in readers
     ]
@@ -223,28 +226,28 @@ def _cached_segments(node: TrieNode, block_size: int) -> Iterator[tuple[Segment,
 def _kept(step: Step, block_size: int) -> tuple[SlotArray, SlotArray]:
     rows: list[SlotArray] = [np.empty(0, dtype=np.int64)]
     slots = rows.copy()
+    of_block = np.arange(block_size)
     for place, segment in zip(step.growth_places, step.segments, strict=True):
-        rows.append(np.arange(place, place + segment.length, dtype=np.int64))
-        along = segment.offset + np.arange(segment.length, dtype=np.int64)
-        blocks = np.array(segment.block_ids, dtype=np.int64)
-        slots.append(blocks[along // block_size] * block_size + along % block_size)
+        rows.append(np.arange(place, place + segment.length))
+        of_blocks = np.add.outer(np.array(segment.block_ids) * block_size, of_block).ravel()
+        slots.append(of_blocks[segment.offset : segment.offset + segment.length])
     return np.concatenate(rows), np.concatenate(slots)
 
 
 def _for_rows(table: SpanTable, rows: SlotArray) -> SpanTable:
     """The spans with only the query rows ``rows`` (ascending) left, renumbered from 0."""
-    low = np.searchsorted(rows, table.query_lo).astype(np.int32)
-    high = np.searchsorted(rows, table.query_hi).astype(np.int32)
+    low, high = rows.searchsorted((table.query_lo, table.query_hi)).astype(np.int32)
     some = low < high
+    kept = slice(None) if some.all() else some  # all are for a row alone, and a slice copies nothing
     return SpanTable(
         positions=table.positions[rows],
-        query_lo=low[some],
-        query_hi=high[some],
-        key_lo=table.key_lo[some],
-        key_tokens=table.key_tokens[some],
-        key_position=table.key_position[some],
-        from_pool=table.from_pool[some],
-        causal=table.causal[some],
+        query_lo=low[kept],
+        query_hi=high[kept],
+        key_lo=table.key_lo[kept],
+        key_tokens=table.key_tokens[kept],
+        key_position=table.key_position[kept],
+        from_pool=table.from_pool[kept],
+        causal=table.causal[kept],
         block_ids=table.block_ids,
         block_size=table.block_size,
     )

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +82,9 @@ def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: K
 
 def _summed_places(labels: Sequence[RowReads], targets: Sequence[_Question]) -> SlotArray:
     """Read rows whose log-sum-exp over the vocabulary a readout needs, ascending."""
-    asked = [read.places[-1] for read in labels if _label_readout(read).log_sum_exp]
-    return np.unique(np.concatenate([np.array(asked, dtype=np.int64), *(question.places for question in targets)]))
+    asked = {read.places[-1] for read in labels if _label_readout(read).log_sum_exp}
+    places = np.array(sorted(asked), dtype=np.int64)
+    return np.unique(np.concatenate([places, *[question.places for question in targets]])) if targets else places
 
 
 def _ask_labels(reads: Sequence[RowReads]) -> list[_Question]:
@@ -135,15 +136,18 @@ def _answer(
     if tokens:
         found += choose_tokens(readouts, draws, hidden[tokens_at], head.weight, head.soft_cap, kernels)
     numbers = _to_host(found)
-    ends = np.cumsum([len(summed), *(question.ids.size for question in questions)])
-    sums, *logits, chosen = np.split(numbers, ends)
-    answers = [part.reshape(question.ids.shape) for part, question in zip(logits, questions, strict=True)]
-    return sums, answers, chosen.reshape(2, -1)
+    ends = [*accumulate([question.ids.size for question in questions], initial=len(summed))]
+    answers = [
+        numbers[low:high].reshape(question.ids.shape)
+        for question, (low, high) in zip(questions, pairwise(ends), strict=True)
+    ]
+    return numbers[: len(summed)], answers, numbers[ends[-1] :].reshape(2, -1)
 
 
 def _to_host(parts: Sequence[Tensor]) -> _Numbers:
     """All numbers end to end, with one copy that the host waits for; float64 holds ids of tokens as well."""
-    return torch.cat([part.double() for part in parts]).cpu().numpy()
+    numbers = parts[0] if len(parts) == 1 else torch.cat([part.double() for part in parts])
+    return numbers.cpu().double().numpy()
 
 
 def _take_labels(question: _Question, denominators: dict[int, float], logits: _Numbers) -> None:
