@@ -84,7 +84,7 @@ class PromptBuilder:
         return self._tokenizer.special_tokens
 
     def plain(self) -> PromptBuilder:
-        """A builder that tokenises each text as a whole and remembers nothing: the judge of this one."""
+        """A builder that tokenises each text of a pair as a whole and anew: the judge of this one."""
         return PromptBuilder(self._tokenizer, self.template, self.chat, TextMemo(0), cut=False)
 
     def choose_order(self, wanted: Literal["auto", "document_first", "query_first"]) -> Order:
