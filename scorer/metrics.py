@@ -7,8 +7,8 @@ Label values come from the closed sets below; ``route`` is the path template of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -19,6 +19,8 @@ from prometheus_client.registry import Collector
 from engine import EngineSnapshot, StepStats, TaskStats
 from engine.records import TaskEnd
 from scorer.tokens.text_tokens import MemoStats
+
+M = TypeVar("M", Counter, Histogram)
 
 Stage: TypeAlias = Literal["tokenise", "queue", "prefill", "readout", "respond"]
 
@@ -107,13 +109,24 @@ class Metrics:
         self._ttft = histogram(
             "scorer_ttft_seconds", "Arrival to first score known; requests without a score are not in it.", seconds
         )
-        self._stages = histogram(
-            "scorer_stage_duration_seconds", "Time an answered request spent in each stage.", seconds, "stage"
+        self._stages = _each(
+            histogram(
+                "scorer_stage_duration_seconds", "Time an answered request spent in each stage.", seconds, "stage"
+            ),
+            get_args(Stage),
         )
-        self._errors = counter("scorer_errors_total", "Requests that were answered with an error, by its code.", "code")
-        self._items = counter("scorer_items_total", "Pairs that were asked for, by what became of them.", "outcome")
+        self._errors = _each(
+            counter("scorer_errors_total", "Requests that were answered with an error, by its code.", "code"),
+            get_args(ErrorCode),
+        )
+        self._items = _each(
+            counter("scorer_items_total", "Pairs that were asked for, by what became of them.", "outcome"),
+            get_args(ItemOutcome),
+        )
 
-        self._tasks = counter("scorer_tasks_total", "Tasks that the engine ended, by how they ended.", "end")
+        self._tasks = _each(
+            counter("scorer_tasks_total", "Tasks that the engine ended, by how they ended.", "end"), get_args(TaskEnd)
+        )
         self._task_rows = histogram("scorer_task_rows", "Rows of a task given to the engine.", _ROW_BUCKETS)
         self._prompt = counter("scorer_prompt_tokens_total", "Tokens of all rows: cached, shared and computed.")
         self._cached = counter("scorer_cached_tokens_total", "Prompt tokens whose keys and values were in the cache.")
@@ -125,18 +138,13 @@ class Metrics:
 
         self._generated = counter("scorer_generated_tokens_total", "Tokens that answers of generations consist of.")
 
-        self._step_seconds = histogram(
-            "scorer_step_duration_seconds", "Time of each phase of a forward pass.", seconds, "phase"
+        self._step_seconds = _each(
+            histogram("scorer_step_duration_seconds", "Time of each phase of a forward pass.", seconds, "phase"),
+            ("schedule", "prefill", "readout", "commit"),
         )
         self._step_tokens = histogram("scorer_step_tokens", "Tokens that the model ran in one step.", _TOKEN_BUCKETS)
         self._kept = counter("scorer_kept_tokens_total", "Tokens newly written to the cache.")
         self._evicted = counter("scorer_evicted_tokens_total", "Tokens dropped from the cache to make room.")
-
-        # Series that exist from the start: an increase from nothing is invisible to rate().
-        _expect(self._stages, Stage)
-        _expect(self._errors, ErrorCode)
-        _expect(self._items, ItemOutcome)
-        _expect(self._tasks, TaskEnd)
 
         self._observed = _ObservedState()
         registry.register(self._observed)
@@ -146,14 +154,14 @@ class Metrics:
         self._step_tokens.observe(stats.computed_tokens)
         self._kept.inc(stats.kept_tokens)
         self._evicted.inc(stats.evicted_tokens)
-        self._step_seconds.labels("schedule").observe(stats.schedule_s)
-        self._step_seconds.labels("prefill").observe(stats.prefill_s)
-        self._step_seconds.labels("readout").observe(stats.readout_s)
-        self._step_seconds.labels("commit").observe(stats.commit_s)
+        self._step_seconds["schedule"].observe(stats.schedule_s)
+        self._step_seconds["prefill"].observe(stats.prefill_s)
+        self._step_seconds["readout"].observe(stats.readout_s)
+        self._step_seconds["commit"].observe(stats.commit_s)
 
     def on_task(self, stats: TaskStats) -> None:
         """Count tokens and the end. Stage times are the service's, through ``observe_stage``."""
-        self._tasks.labels(stats.end).inc()
+        self._tasks[stats.end].inc()
         self._task_rows.observe(stats.num_rows)
         # The whole before its parts: a scrape in between shows a share that is low, never above one.
         self._prompt.inc(stats.prompt_tokens)
@@ -174,18 +182,18 @@ class Metrics:
 
     def count_error(self, code: str) -> None:
         """Count a request whose answer is an error, or whose stream ended in one."""
-        self._errors.labels(code if code in get_args(ErrorCode) else "other").inc()
+        self._errors.get(code, self._errors["other"]).inc()
 
     def observe_stage(self, stage: Stage, seconds: float) -> None:
         """Record one stage of a request that was answered with at least one score."""
-        self._stages.labels(stage).observe(seconds)
+        self._stages[stage].observe(seconds)
 
     def observe_ttft(self, seconds: float) -> None:
         """Record arrival to first score, once for each request that got a score."""
         self._ttft.observe(seconds)
 
     def count_items(self, outcome: ItemOutcome, count: int) -> None:
-        self._items.labels(outcome).inc(count)
+        self._items[outcome].inc(count)
 
     def set_selftest(self, passed: bool) -> None:
         """Publish how the self-test ended. Until then the series is absent."""
@@ -270,10 +278,13 @@ class _WithoutCreated(Collector):
             yield family
 
 
-def _expect(metric: Counter | Histogram, values: object) -> None:
-    """Create the series of each value of a one-label metric."""
-    for value in get_args(values):
-        metric.labels(value)
+def _each(metric: M, values: Iterable[str]) -> Mapping[str, M]:
+    """The series of each value of a one-label metric.
+
+    They exist from the start, since an increase from nothing is invisible to ``rate()``, and are
+    looked up here, since the library takes a lock for that.
+    """
+    return {value: metric.labels(value) for value in values}
 
 
 def _engine_families(snapshot: EngineSnapshot) -> Iterator[Metric]:

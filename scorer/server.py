@@ -94,6 +94,7 @@ def serve(app: Any, settings: Settings, host: ModelHost, admission: Admission) -
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # nobody asks for the address of a client
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_LAST_WORDS_S,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from litestar.datastructures import MutableScopeHeaders
 from litestar.handlers import HTTPRouteHandler
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
@@ -57,7 +56,8 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableScopeHeaders.from_message(message)[REQUEST_ID_HEADER] = record.request_id
+                own = (REQUEST_ID_HEADER.encode(), record.request_id.encode())
+                message["headers"] = [*message["headers"], own]
             await send(message)
 
         try:

@@ -44,14 +44,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._header_bytes += len(data)
         super().data_received(data)
-        if self._in_headers and self._header_bytes > MAX_HEADER_BYTES:
+        if not self._in_headers:
+            return
+        if self._header_bytes > MAX_HEADER_BYTES:
             self._refuse(_TOO_LONG)
+        elif self._timer is None:  # most often headers come in one piece, and none is needed
+            self._arm(self.header_timeout_s)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_headers = True
         self._header_bytes = 0
-        self._arm(self.header_timeout_s)
+        self._disarm()
 
     def on_headers_complete(self) -> None:
         self._in_headers = False

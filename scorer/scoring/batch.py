@@ -13,7 +13,7 @@ from scorer.dialects.schema import ItemStatus
 from scorer.metrics import ItemOutcome
 from scorer.scoring.item_plan import ItemPlan
 from scorer.scoring.prompt_types import PairPrompt, PromptError
-from scorer.scoring.readouts import ReadoutPlan
+from scorer.scoring.readouts import LabelPlan, ReadoutPlan
 from scorer.scoring.scores import ItemScore
 from scorer.templates.types import Order
 
@@ -49,6 +49,12 @@ class BatchPlan:
     def is_complete(self) -> bool:
         """Whether every prompt could be built."""
         return not any(isinstance(prompt, PromptError) for prompt in self.prompts)
+
+    @property
+    def num_numbers(self) -> int:
+        """How many pairs and probabilities an answer is made of: a measure of the time that takes."""
+        read = (len(each.labels) if isinstance(each, LabelPlan) else 1 for each in self.readouts)
+        return len(self.pairs) + sum(read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Literal, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
-from engine import TokenIds
 from scorer.dialects.schema import TruncationSide
-from scorer.scoring.prompt_texts import FilledPart, PairSlot, PairText, PairTexts, RenderedText
+from scorer.scoring.prompt_frame import PromptFrame
+from scorer.scoring.prompt_texts import PairSlot, PairTexts, RenderedText
 from scorer.scoring.prompt_types import PairPrompt, PromptError, PromptLimits
-from scorer.templates.layout import SpecialToken
-from scorer.tokens.text_tokens import EncodedText, TextEncoder, TextPiece, read_only_ids
+from scorer.tokens.text_tokens import EncodedText, TextEncoder, TextPiece
 
 _Outcome: TypeAlias = PairPrompt | PromptError
 
@@ -43,7 +41,7 @@ class _Draft(Struct, frozen=True, eq=False, gc=False):
 
 
 class PromptBatch:
-    """Builds prompts from one filled layout. Made for one request and used by one thread.
+    """Builds prompts in one frame. Made for one request and used by one thread.
 
     Args:
         has_target: The end of the prompt, from the query's first token, is the target.
@@ -52,30 +50,20 @@ class PromptBatch:
 
     def __init__(
         self,
-        parts: Sequence[FilledPart],
+        frame: PromptFrame,
         *,
         encoder: TextEncoder,
         limits: PromptLimits,
         has_target: bool,
         longest_shared_slot: Literal["system", "instruction"],
     ) -> None:
+        self._frame = frame
         self._encoder = encoder
         self._limits = limits
         self._has_target = has_target
         self._longest_shared_slot: Literal["system", "instruction"] = longest_shared_slot
         self._encoded: dict[TextPiece, EncodedText] = {}
-        joined = self._encode_shared(parts)
-        # ids that all pairs share; where a text of a pair comes, there are none
-        self._shared = [read_only_ids(()) if isinstance(part, PairText) else part for part in joined]
-        self._shared_tokens = sum(map(len, self._shared))
-        self._places = [place for place, part in enumerate(joined) if isinstance(part, PairText)]
-        self._texts = [part for part in joined if isinstance(part, PairText)]
-        self._number: dict[PairSlot, int] = {
-            slot: number for number, part in enumerate(self._texts) for slot in part.slots
-        }
-        self._fillings: list[Callable[[PairTexts], object]] = [attrgetter(*part.slots) for part in self._texts]
         self._rendered: dict[tuple[int, object], RenderedText] = {}
-        self._last_slot = self._texts[0].tracked
 
     def build(self, pairs: Sequence[PairTexts]) -> list[_Outcome]:
         """The prompt of each pair, or why it has none, in order."""
@@ -167,7 +155,7 @@ class PromptBatch:
     def _no_room(self, draft: _Draft, *, others: int) -> PromptError:
         """Who is to blame when ``others``, all tokens but the document's, leave no room for it."""
         limit = self._limits.max_prompt_tokens
-        own: tuple[PairSlot, ...] = tuple(slot for slot in ("query", "options") if slot in self._number)
+        own: tuple[PairSlot, ...] = tuple(slot for slot in ("query", "options") if slot in self._frame.number)
         self._encode([self._text(draft, slot).piece for slot in own], spans=True)
         lengths = {slot: self._slot_tokens(draft, slot) for slot in own}
         tokens = sum(lengths.values())
@@ -208,11 +196,12 @@ class PromptBatch:
         return self._total(draft) <= self._limits.max_prompt_tokens and (limit is None or around <= limit)
 
     def _prompt(self, draft: _Draft, *, cut_tokens: int) -> _Outcome:
-        parts = self._shared.copy()
-        for place, text in zip(self._places, draft.rendered, strict=True):
+        frame = self._frame
+        parts = list(frame.shared)
+        for place, text in zip(frame.places, draft.rendered, strict=True):
             parts[place] = self._encoded[text.piece].ids
-        last = self._number[self._last_slot]
-        before = sum(map(len, parts[: self._places[last]]))
+        last = frame.number[frame.last_slot]
+        before = sum(map(len, parts[: frame.places[last]]))
         reusable_tokens = before + self._encoded[draft.rendered[last].piece].lead_tokens
         ids = np.concatenate(parts)
         ids.flags.writeable = False
@@ -227,46 +216,31 @@ class PromptBatch:
         )
 
     def _total(self, draft: _Draft) -> int:
-        return self._shared_tokens + sum([len(self._encoded[text.piece].ids) for text in draft.rendered])
+        return self._frame.shared_tokens + sum([len(self._encoded[text.piece].ids) for text in draft.rendered])
 
     def _text(self, draft: _Draft, slot: PairSlot) -> RenderedText:
-        return draft.rendered[self._number[slot]]
+        return draft.rendered[self._frame.number[slot]]
 
     def _draft(
         self, index: int, texts: PairTexts, *, cut_query_tokens: int = 0, uncut_tokens: int | None = None
     ) -> _Draft:
-        rendered = tuple([self._render(number, texts) for number in range(len(self._texts))])
+        rendered = tuple([self._render(number, texts) for number in range(len(self._frame.texts))])
         return _Draft(index, texts, rendered, cut_query_tokens, uncut_tokens)
 
     def _render(self, number: int, texts: PairTexts) -> RenderedText:
         """A text, made once for all pairs that fill it alike: most have one of two in common with others."""
-        key = (number, self._fillings[number](texts))
+        key = (number, self._frame.fillings[number](texts))
         rendered = self._rendered.get(key)
         if rendered is None:
-            rendered = self._rendered[key] = self._texts[number].render(texts)
+            rendered = self._rendered[key] = self._frame.texts[number].render(texts)
         return rendered
 
     def _encode(self, pieces: Iterable[TextPiece], *, spans: bool) -> None:
         wanted = {
             piece for piece in pieces if piece not in self._encoded or (spans and self._encoded[piece].spans is None)
         }
-        self._encoded.update(self._encoder.encode(wanted, spans=spans))
-
-    def _encode_shared(self, parts: Sequence[FilledPart]) -> list[TokenIds | PairText]:
-        """The parts with the ids of everything that is the same in all pairs, neighbours made one."""
-        self._encode([part for part in parts if isinstance(part, TextPiece)], spans=False)
-        joined: list[TokenIds | PairText] = []
-        for part in parts:
-            if isinstance(part, PairText):
-                joined.append(part)
-                continue
-            ids = read_only_ids([part.id]) if isinstance(part, SpecialToken) else self._encoded[part].ids
-            last = joined[-1] if joined else None
-            if isinstance(last, np.ndarray):
-                joined[-1] = np.concatenate([last, ids])
-            else:
-                joined.append(ids)
-        return joined
+        if wanted:
+            self._encoded.update(self._encoder.encode(wanted, spans=spans))
 
 
 def _empty_target() -> PromptError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from engine import TokenIds
 from scorer.scoring.prompt_batch import PromptBatch
+from scorer.scoring.prompt_frame import PromptFrame, make_frame
 from scorer.scoring.prompt_texts import PairTexts, fill_layout
 from scorer.scoring.prompt_types import PairPrompt, PromptError, PromptLimits
 from scorer.templates.chat_formats import ChatFormat
@@ -17,6 +19,12 @@ from scorer.templates.layout import Layout, TemplateBinder
 from scorer.templates.types import Order, SlotName, Template, TemplateError
 from scorer.tokens.text_tokens import TextEncoder, TextMemo, TextPiece, read_only_ids
 from scorer.tokens.tokenizer_files import LoadedTokenizer
+
+_MAX_FRAMES = 32
+"""How many frames of one template are remembered, those used last."""
+
+_MAX_FRAME_CHARS = 4096
+"""Most characters of a request's own texts in a frame that is remembered, so that none is large."""
 
 
 class PromptInputError(ValueError):
@@ -64,8 +72,11 @@ class PromptBuilder:
         if len(places) > 1:
             raise TemplateError(f"{template.source}: its prompts end in different texts; labels need one ending")
         self._label_place = places.pop()
+        self._shows_labels = template.has_slot("labels")
+        self._known_frame = lru_cache(maxsize=_MAX_FRAMES)(self._make_frame)
+        self._default_labels: Mapping[str, TokenIds] = {}
         if template.readout == "labels":
-            self._check_default_labels()
+            self._default_labels = self._read_default_labels()
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
@@ -73,7 +84,7 @@ class PromptBuilder:
         return self._tokenizer.special_tokens
 
     def plain(self) -> PromptBuilder:
-        """A builder that tokenises each text as a whole and remembers nothing: the judge of this one."""
+        """A builder that tokenises each text of a pair as a whole and anew: the judge of this one."""
         return PromptBuilder(self._tokenizer, self.template, self.chat, TextMemo(0), cut=False)
 
     def choose_order(self, wanted: Literal["auto", "document_first", "query_first"]) -> Order:
@@ -127,13 +138,9 @@ class PromptBuilder:
         for name, texts in (("queries", queries), ("documents", documents)):
             for index, text in enumerate(texts):
                 _check_unicode(text, f"{name}[{index}]")
-        chosen = self.choose_order(order)
-        layout = self._layouts[chosen, system != "", instruction != ""]
-        shared: dict[SlotName, str] = {"system": system, "instruction": instruction}
-        if self.template.has_slot("labels"):
-            shared["labels"] = self.template.label_list.render(labels or self.template.labels)
+        shown = self.template.label_list.render(labels or self.template.labels) if self._shows_labels else ""
         batch = PromptBatch(
-            fill_layout(layout.parts, order=chosen, shared=shared),
+            self._frame(self.choose_order(order), system, instruction, shown),
             encoder=self._encoder,
             limits=limits,
             has_target=self.template.readout == "likelihood",
@@ -152,6 +159,22 @@ class PromptBuilder:
             PromptInputError: a label is empty or not Unicode text, two labels have the same
                 tokens, or a label would change the tokens of the prompt before it.
         """
+        if self._default_labels.keys() >= set(labels) and len(set(labels)) == len(labels):
+            return [self._default_labels[label] for label in labels]
+        return self._read_labels(labels)
+
+    def token_starts(self, texts: Collection[str]) -> dict[str, npt.NDArray[np.int32]]:
+        """For each text, tokenised alone, the character at which each of its tokens begins."""
+        pieces = {text: TextPiece(text, 0, True) for text in texts}
+        encoded = self._encoder.encode(list(pieces.values()), spans=True)
+        starts: dict[str, npt.NDArray[np.int32]] = {}
+        for text, piece in pieces.items():
+            spans = encoded[piece].spans
+            assert spans is not None, "spans were asked for"
+            starts[text] = spans.starts
+        return starts
+
+    def _read_labels(self, labels: Sequence[str]) -> list[TokenIds]:
         place = self._label_place
         before = TextPiece(place.before, 0, place.starts_text)
         wholes = [TextPiece(f"{place.before}{place.lead}{label}", 0, place.starts_text) for label in labels]
@@ -177,16 +200,17 @@ class PromptBuilder:
             found[own] = label
         return [read_only_ids(ids) for ids in found]
 
-    def token_starts(self, texts: Collection[str]) -> dict[str, npt.NDArray[np.int32]]:
-        """For each text, tokenised alone, the character at which each of its tokens begins."""
-        pieces = {text: TextPiece(text, 0, True) for text in texts}
-        encoded = self._encoder.encode(list(pieces.values()), spans=True)
-        starts: dict[str, npt.NDArray[np.int32]] = {}
-        for text, piece in pieces.items():
-            spans = encoded[piece].spans
-            assert spans is not None, "spans were asked for"
-            starts[text] = spans.starts
-        return starts
+    def _frame(self, order: Order, system: str, instruction: str, labels: str) -> PromptFrame:
+        """The frame of a request, which most often is that of one before it."""
+        is_small = len(system) + len(instruction) + len(labels) <= _MAX_FRAME_CHARS
+        return (self._known_frame if is_small else self._make_frame)(order, system, instruction, labels)
+
+    def _make_frame(self, order: Order, system: str, instruction: str, labels: str) -> PromptFrame:
+        layout = self._layouts[order, system != "", instruction != ""]
+        shared: dict[SlotName, str] = {"system": system, "instruction": instruction}
+        if self._shows_labels:
+            shared["labels"] = labels
+        return make_frame(fill_layout(layout.parts, order=order, shared=shared), self._encoder)
 
     def _listed_options(self, options: Mapping[int, Sequence[str]] | None) -> dict[int, str]:
         """The text of the options of each query."""
@@ -198,15 +222,22 @@ class PromptBuilder:
                 _check_unicode(text, f"queries[{query}].options[{index}]")
         return {query: listing.render(self.template.labels, texts) for query, texts in options.items()}
 
-    def _check_default_labels(self) -> None:
+    def _read_default_labels(self) -> dict[str, TokenIds]:
+        """The template's own labels and their tokens.
+
+        Raises:
+            TemplateError: they do not fit the vocabulary.
+        """
+        labels = self.template.labels
         try:
-            ids = self.label_ids(self.template.labels)
+            ids = self._read_labels(labels)
         except PromptInputError as error:
             raise TemplateError(f"{self.template.source}: readout.labels: {error}") from error
         if self.template.scoring.kind == "logit" and any(len(each) > 1 for each in ids):
             raise TemplateError(
                 f"{self.template.source}: readout.labels: a label has several tokens; it has no logit of its own"
             )
+        return dict(zip(labels, ids, strict=True))
 
     def _slot_text(self, name: Literal["instruction", "system"], text: str | None) -> str:
         if text is None:

@@ -24,6 +24,9 @@ class PromptCatalogue:
     def __init__(self, default: PromptBuilder, others: Sequence[PromptBuilder] = ()) -> None:
         self.default = default
         self.builders = [default, *(other for other in others if other.template.id != default.template.id)]
+        self._named: dict[str, PromptBuilder] = {}
+        for builder in self.builders:
+            self._named |= {builder.template.name: builder, builder.template.id: builder}
 
     @property
     def names(self) -> list[str]:
@@ -62,16 +65,16 @@ class PromptCatalogue:
                 )
             asking = (builder for builder in reading if options or _speaks_of(builder.template, labels))
             return next(asking, reading[0])
-        named = [builder for builder in self.builders if name in (builder.template.name, builder.template.id)]
-        if not named:
+        builder = self._named.get(name)
+        if builder is None:
             raise InvalidValue(f"no template has this name; there are {', '.join(self.names)}", field="template")
-        template = named[-1].template
+        template = builder.template
         if readout not in (None, template.readout):
             raise InvalidValue(
                 f"template {template.id} is read as {template.readout}, not as {readout}; name another template",
                 field="readout.kind",
             )
-        return named[-1]
+        return builder
 
     def _general(self) -> list[PromptBuilder]:
         return [builder for name in _GENERAL for builder in self.builders[::-1] if builder.template.name == name]

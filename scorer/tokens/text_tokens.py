@@ -170,6 +170,8 @@ class TextEncoder:
             fresh: dict[TextPiece, EncodedText] = {}
             for tokenizer, starts_text in ((self._at_start, True), (self._inside, False)):
                 batch = [piece for piece in missing if piece.starts_text == starts_text]
+                if not batch:
+                    continue
                 encodings = tokenizer.encode_batch([piece.text for piece in batch], add_special_tokens=False)
                 for piece, encoding in zip(batch, encodings, strict=True):
                     fresh[piece] = _read(piece, encoding, spans=spans)

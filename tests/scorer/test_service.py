@@ -17,6 +17,7 @@ from litestar.testing import TestClient
 from engine import DeadlineExceeded, EngineClosed, EngineFault, InvalidTask, OutOfCapacity
 from scorer.app import Application
 from scorer.scoring.batch_plan import plan_batch
+from scorer.scoring.batch_results import scored_batch
 from tests.helpers.fake_engine import FakeEngine
 from tests.helpers.service import RERANK, SCORE, client_of, fake_application, sample, service, until
 
@@ -216,6 +217,25 @@ def test_tokenising_does_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPa
         assert not scoring.done()
         may_plan.set()
         assert scoring.result().status_code == 200
+
+
+@pytest.mark.parametrize(("num_documents", "in_a_thread"), [(1, False), (32, False), (33, True)])
+def test_only_a_short_answer_is_made_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, num_documents: int, in_a_thread: bool
+) -> None:
+    threads: list[str] = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return scored_batch(*arguments, **options)
+
+    monkeypatch.setattr("scorer.service.scored_batch", recorded)
+    body = {"queries": ["q"], "documents": ["d"] * num_documents, "template": "yes-no"}
+    with service() as client:
+        assert client.post(SCORE, json=body).status_code == 200
+
+    (thread,) = threads
+    assert thread.startswith("asyncio_") == in_a_thread
 
 
 class Connection:

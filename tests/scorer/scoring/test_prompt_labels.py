@@ -54,6 +54,7 @@ def test_piecewise_labels_are_tokenised_alone() -> None:
     [
         (["Yes", ""], "labels[1]", "no tokens"),
         (["Yes", "No", "Yes"], "labels[2]", "same tokens as 'Yes'"),
+        (["Yes", "Yes"], "labels[1]", "same tokens as 'Yes'"),
         (["caf\u00e9", "cafe\u0301"], "labels[1]", "same tokens as 'caf\u00e9'"),
         (["Yes", "\ud800"], "labels[1]", "surrogate"),
         (["Yes", "\nNo"], "labels[1]", "merges with the text before it"),
@@ -63,6 +64,16 @@ def test_labels_that_cannot_be_told_apart_are_refused(labels: list[str], param: 
     with pytest.raises(PromptInputError, match=words) as refusal:
         builder(YES_NO, loaded("qwen")).label_ids(labels)
     assert refusal.value.param == param
+
+
+@pytest.mark.parametrize("labels", [["Yes", "No"], ["No", "Yes"], ["No"], []])
+@pytest.mark.parametrize("style", WORD_STYLES)
+def test_labels_of_the_template_have_the_ids_that_they_have_beside_others(style: str, labels: list[str]) -> None:
+    prompts = builder(YES_NO, loaded(style))
+
+    assert [ids.tolist() for ids in prompts.label_ids(labels)] == [
+        ids.tolist() for ids in prompts.label_ids([*labels, "Perhaps"])[: len(labels)]
+    ]
 
 
 def test_a_template_whose_own_labels_do_not_work_is_refused() -> None:
