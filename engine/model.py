@@ -18,6 +18,7 @@ from kernels.api import (
     AttentionPlan,
     AttentionShape,
     KernelSet,
+    LastLayerOps,
     LayerOps,
     LayersInput,
     LayersOp,
@@ -71,11 +72,11 @@ class Decoder:
             rotary: rotary_tables(rotary, config.head_dim, config.max_positions, self.device)
             for rotary in {layer.rotary for layer in config.layers}
         }
-        self._joined = self._join()
         width, last = config.num_heads * config.head_dim, weights.layers[-1]
         bias = last.qkv_bias
         self._last_query = self._normed(last, last.qkv[:width], None if bias is None else bias[:width])
         self._last_key_value = self._normed(last, last.qkv[width:], None if bias is None else bias[width:])
+        self._joined = self._join()
         # rounded to the dtype of what it multiplies, as models with a scale were trained
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self._embedding.dtype, device=self.device)
 
@@ -102,11 +103,11 @@ class Decoder:
         )
 
     def _join(self) -> LayersOp | None:
-        """All layers but the last as one operation, if the kernels have such a thing for this model."""
-        layers = self._layers[:-1]
+        """All layers as one operation, if the kernels have such a thing for this model."""
+        *layers, last = self._layers
         norms = [
             norm
-            for layer in layers
+            for layer in self._layers
             for norm in (layer.query_norm, layer.key_norm, layer.attention_out_norm, layer.feed_forward_out_norm)
         ]
         if any(norm is not None for norm in norms):
@@ -122,7 +123,17 @@ class Decoder:
                     turn=turns.index(layer.rotary),
                 )
                 for layer in layers
-            ]
+            ],
+            LastLayerOps(
+                query=self._last_query,
+                key_value=self._last_key_value,
+                attention_out=last.attention_out,
+                feed_forward=last.feed_forward,
+                norm=self._final_norm,
+                eps=self._config.rms_norm_eps,
+                shape=last.shape,
+                turn=turns.index(last.rotary),
+            ),
         )
 
     def _normed(self, layer: LayerWeights, weight: Weight, bias: Tensor | None) -> SublayerOp:
@@ -156,9 +167,9 @@ class Decoder:
             ``[R, d]`` float32: hidden states of the rows that are read, after the final norm.
         """
         stream, update, turns = self._begin(batch.tokens, batch.positions)
-        plan = self._kernels.plan(batch.spans)
+        plan, read_plan = (self._kernels.plan(spans) for spans in (batch.spans, batch.read_spans))
         if self._joined is not None and pool.scales is None:
-            update = self._joined(
+            return self._joined(
                 LayersInput(
                     stream=stream,
                     update=update,
@@ -167,13 +178,14 @@ class Decoder:
                     value_pools=pool.values,
                     keep_rows=batch.keep_rows,
                     keep_slots=batch.keep_slots,
+                    read_rows=batch.read_rows,
                     plan=plan,
+                    read_plan=read_plan,
                 )
             )
-        else:
-            for index in range(len(self._layers) - 1):
-                update = self._layer(index, stream, update, turns, batch, pool, plan)
-        return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary])
+        for index in range(len(self._layers) - 1):
+            update = self._layer(index, stream, update, turns, batch, pool, plan)
+        return self._last_layer(stream, update, batch, pool, turns[self._layers[-1].rotary], read_plan)
 
     def forward_padded(self, batch: PaddedBatch, pool: KvPool) -> Tensor:
         """As :meth:`forward`, in a way that depends on the shapes of ``batch`` alone and asks nothing on the host.
@@ -212,7 +224,15 @@ class Decoder:
         attended = self._attend(index, query, key, value, batch, pool, plan)
         return self._after_attention(layer, stream, attended)
 
-    def _last_layer(self, stream: Tensor, update: Tensor, batch: ExtendBatch, pool: KvPool, turn: _Turn) -> Tensor:
+    def _last_layer(
+        self,
+        stream: Tensor,
+        update: Tensor,
+        batch: ExtendBatch,
+        pool: KvPool,
+        turn: _Turn,
+        plan: AttentionPlan,
+    ) -> Tensor:
         kernels, config, layer, index = self._kernels, self._config, self._layers[-1], len(self._layers) - 1
         read = batch.read_rows
         read_stream, read_update = stream[read], update[read]
@@ -220,7 +240,6 @@ class Decoder:
         key = self._place(key, layer.key_norm, turn)
         query = self._last_query(read_stream, read_update).view(len(read), config.num_heads, config.head_dim)
         query = self._place(query, layer.query_norm, (turn[0][read], turn[1][read]))
-        plan = kernels.plan(batch.read_spans)
         attended = self._attend(index, query, key, value, batch, pool, plan)
         update = self._after_attention(layer, read_stream, attended)
         return kernels.rms_norm(read_stream + update, self._final_norm, config.rms_norm_eps)

@@ -148,15 +148,39 @@ class LayerOps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LastLayerOps:
+    """What the last layer does, and the norm behind it; only rows that are read go through all of it.
+
+    Args:
+        query: For rows that are read.
+        key_value: For all rows; keys, then values.
+        norm: ``[d]``, of the rows that are read.
+        turn: As of :class:`LayerOps`.
+    """
+
+    query: SublayerOp
+    key_value: SublayerOp
+    attention_out: LinearOp
+    feed_forward: SublayerOp
+    norm: Tensor
+    eps: float
+    shape: AttentionShape
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayersInput:
-    """A step before the first of some layers.
+    """A step before the first layer.
 
     Args:
         stream: ``[T, d]`` float32; layers add to it.
         update: ``[T, d]``; written over.
         turns: Cosines and sines ``[T, D/2]`` float32, for each kind of angles.
-        key_pools, value_pools: ``[L, H_kv, S, D]``, from the first of the layers on.
+        key_pools, value_pools: ``[L, H_kv, S, D]``, of all layers.
         keep_rows, keep_slots: ``[K]`` int64, as of :meth:`KernelSet.store_kv`.
+        read_rows: ``[R]`` int64, rows that are read.
+        plan: For all layers but the last.
+        read_plan: For the last, with the rows that are read as its queries.
     """
 
     stream: Tensor
@@ -166,11 +190,14 @@ class LayersInput:
     value_pools: Tensor
     keep_rows: Tensor
     keep_slots: Tensor
+    read_rows: Tensor
     plan: AttentionPlan
+    read_plan: AttentionPlan
 
 
 LayersOp = Callable[[LayersInput], Tensor]
-"""Runs layers one after the other, all their operations included; gives the update of the last, ``[T, d]``."""
+"""Runs layers one after the other, all their operations included; gives the hidden states of the rows that
+are read, ``[R, d]`` float32."""
 
 
 class KernelSet(Protocol):
@@ -238,8 +265,12 @@ class KernelSet(Protocol):
         """
         ...
 
-    def join_layers(self, layers: Sequence[LayerOps]) -> LayersOp | None:
-        """Layers that this set packed as one operation, with the bits that their own give; None: it has none such."""
+    def join_layers(self, layers: Sequence[LayerOps], last: LastLayerOps) -> LayersOp | None:
+        """All layers, which this set packed, as one operation, with the bits that their own give; None: it has none.
+
+        Args:
+            layers: All but the last.
+        """
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -22,6 +22,7 @@ from kernels.api import (
     BoolArray,
     IntArray,
     KernelInputError,
+    LastLayerOps,
     LayerOps,
     LayersInput,
     PoolHalf,
@@ -178,15 +179,21 @@ def check_attend(
 
 
 def check_layers(
-    step: LayersInput, layers: Sequence[LayerOps], hidden: int, *, num_queries: int, reach: SpanReach
+    step: LayersInput,
+    layers: Sequence[LayerOps],
+    last: LastLayerOps,
+    *,
+    num_queries: int,
+    num_read: int,
+    reaches: Sequence[SpanReach],
 ) -> None:
-    """Accept a step for layers of a model so wide whose keys the plan names."""
-    rows, shape, dtype = num_queries, layers[0].shape, step.update.dtype
-    num_turns = 1 + max(layer.turn for layer in layers)
+    """Accept a step for these layers whose keys the plans name."""
+    rows, hidden, shape, dtype = num_queries, last.norm.shape[0], last.shape, step.update.dtype
+    num_turns = 1 + max([last.turn, *(layer.turn for layer in layers)])
     if len(step.turns) < num_turns:
         raise KernelInputError(f"turns: {num_turns} kinds of angles wanted, got {len(step.turns)}")
-    if step.key_pools.shape[0] < len(layers):
-        raise KernelInputError(f"key_pools: pools of {len(layers)} layers wanted, got {step.key_pools.shape[0]}")
+    if step.key_pools.shape[0] != len(layers) + 1:
+        raise KernelInputError(f"key_pools: pools of {len(layers) + 1} layers wanted, got {step.key_pools.shape[0]}")
     _check_shape("stream", step.stream, (rows, hidden))
     _check_shape("update", step.update, (rows, hidden))
     _check_dtype("stream", step.stream, torch.float32)
@@ -201,20 +208,26 @@ def check_layers(
         _check_shape(name, table, (rows, shape.head_dim // 2))
         _check_dtype(name, table, torch.float32)
         dense.append((name, table))
-    for name, index in (("keep_rows", step.keep_rows), ("keep_slots", step.keep_slots)):
-        _check_shape(name, index, (step.keep_rows.shape[0],))
+    num_kept = step.keep_rows.shape[0]
+    for name, index, count in (
+        ("keep_rows", step.keep_rows, num_kept),
+        ("keep_slots", step.keep_slots, num_kept),
+        ("read_rows", step.read_rows, num_read),
+    ):
+        _check_shape(name, index, (count,))
         _check_dtype(name, index, torch.int64)
         dense.append((name, index))
     for name, tensor in dense:
         if not tensor.is_contiguous():
             raise KernelInputError(f"{name}: a dense tensor wanted, got strides {list(tensor.stride())}")
     _check_device(dense)
-    if rows < reach.fresh_rows:
-        raise KernelInputError(f"update: {reach.fresh_rows} rows or more wanted by the plan, got {rows}")
-    if step.key_pools.shape[2] < reach.slots:
-        raise KernelInputError(
-            f"key_pools: {reach.slots} slots or more wanted by the plan, got {step.key_pools.shape[2]}"
-        )
+    for reach in reaches:
+        if rows < reach.fresh_rows:
+            raise KernelInputError(f"update: {reach.fresh_rows} rows or more wanted by the plan, got {rows}")
+        if step.key_pools.shape[2] < reach.slots:
+            raise KernelInputError(
+                f"key_pools: {reach.slots} slots or more wanted by the plan, got {step.key_pools.shape[2]}"
+            )
 
 
 def own_plan(plan: object, kind: type[_Plan]) -> _Plan:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels import checks
-from kernels.api import Activation, KernelInputError, KernelSet, LayerOps, LayersOp, LinearOp, SublayerOp
+from kernels.api import Activation, KernelInputError, KernelSet, LastLayerOps, LayerOps, LayersOp, LinearOp, SublayerOp
 from kernels.weights import Weight
 
 _VOCABULARY_CHUNK = 16_384
@@ -52,8 +52,8 @@ def capped(logits: Tensor, soft_cap: float | None) -> Tensor:
 class ComposedLayers:
     """The layers of a kernel set made of its other operations, to inherit."""
 
-    def join_layers(self, layers: Sequence[LayerOps]) -> LayersOp | None:
-        del layers
+    def join_layers(self, layers: Sequence[LayerOps], last: LastLayerOps) -> LayersOp | None:
+        del layers, last
         return None  # one operation after the other
 
     def pack_normed_linear(

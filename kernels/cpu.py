@@ -16,6 +16,7 @@ from kernels.api import (
     AttentionPlan,
     AttentionShape,
     KernelInputError,
+    LastLayerOps,
     LayerOps,
     LayersInput,
     LayersOp,
@@ -145,15 +146,22 @@ class CpuKernels:
     def _native_linear(self, weight: Weight) -> NativeLinear | None:
         return None if self._native is None or weight.dtype != torch.bfloat16 else self._native.linear
 
-    def join_layers(self, layers: Sequence[LayerOps]) -> LayersOp | None:
-        joined = None if self._native is None else self._native.join(layers)
+    def join_layers(self, layers: Sequence[LayerOps], last: LastLayerOps) -> LayersOp | None:
+        joined = None if self._native is None else self._native.join(layers, last)
         if joined is None:
             return None
 
         def run(step: LayersInput) -> Tensor:
-            plan = checks.own_plan(step.plan, CpuPlan)
-            checks.check_layers(step, layers, joined.hidden_size, num_queries=plan.num_queries, reach=plan.reach)
-            return joined(step, plan.work(layers[0].shape))
+            plan, read_plan = (checks.own_plan(each, CpuPlan) for each in (step.plan, step.read_plan))
+            checks.check_layers(
+                step,
+                layers,
+                last,
+                num_queries=plan.num_queries,
+                num_read=read_plan.num_queries,
+                reaches=(plan.reach, read_plan.reach),
+            )
+            return joined(step, plan.work(last.shape), read_plan.work(last.shape))
 
         return run
 
@@ -162,6 +170,8 @@ class CpuKernels:
         dense_tokens = x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == x.shape[2])
         if self._native is not None and x.dtype == torch.bfloat16 and dense_tokens:
             return self._native.rms_norm(x, weight.float(), eps)
+        if self._native is not None and x.dtype == torch.float32 and x.dim() == 2 and x.is_contiguous():
+            return self._native.rms_norm32(x, weight.float(), eps)
         return _normalise(x.float(), weight, eps).to(x.dtype)
 
     def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -67,6 +67,22 @@ void rms_norm(const bf16 *restrict x, const float *restrict weight, bf16 *restri
     }
 }
 
+/* The same of float32, to float32; rows are dense. */
+void rms_norm32(const float *restrict x, const float *restrict weight, float *restrict out, int64_t rows, int64_t width,
+                float eps) {
+#pragma omp parallel for schedule(static) if (rows * width > PARALLEL_FROM)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x + r * width;
+        float *to = out + r * width;
+        float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < width; i++) sum += from[i] * from[i];
+        float scale = 1.0f / sqrtf(sum / (float)width + eps);
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) to[i] = from[i] * scale * weight[i];
+    }
+}
+
 /* stream[r] += update[r], then out[r] is the norm of stream[r] as above; rows of update are update_stride apart */
 void add_rms_norm(float *restrict stream, const bf16 *restrict update, const float *restrict weight,
                   bf16 *restrict out, int64_t rows, int64_t width, int64_t update_stride, float eps) {

@@ -9,14 +9,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.api import AttentionShape, LayerOps, LayersInput
+from kernels.api import LastLayerOps, LayerOps, LayersInput, LinearOp, SublayerOp
 from kernels.native.attention import LANES, AttentionStruct, attention_struct
 from kernels.native.attention_work import AttentionWork
 from kernels.native.linear import PlainLayer, StreamLayer
 from kernels.native.linear_parts import LayerStruct
 
 _POINTERS = (
-    "layers", "turns", "stream", "update", "qkv", "attended", "key_pools", "value_pools", "keep_rows", "keep_slots",
+    "layers", "last_query", "norm", "turns", "stream", "update", "key_pools", "value_pools", "keep_rows", "keep_slots",
+    "read_rows", "hidden",
 )  # fmt: skip
 
 
@@ -35,81 +36,91 @@ class _DecoderStep(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_int64) for name in ("num_layers", "rows", "num_kept")),
+        *((name, ctypes.c_int64) for name in ("num_layers", "rows", "num_kept", "num_read")),
+        ("eps", ctypes.c_float),
         ("attend", AttentionStruct),
+        ("attend_read", AttentionStruct),
     )
 
 
 class NativeLayers:
-    """Layers that follow each other, with the bits that their operations have one by one.
+    """All layers of a decoder, with the bits that their operations have one by one.
 
     Args:
         library: With AMX.
-        layers: Such that :meth:`takes` says yes to them.
+        layers, last: Such that :meth:`takes` says yes to them.
     """
 
-    def __init__(self, library: ctypes.CDLL, layers: Sequence[LayerOps]) -> None:
+    def __init__(self, library: ctypes.CDLL, layers: Sequence[LayerOps], last: LastLayerOps) -> None:
         self._run = library.run_layers
         self._run.argtypes, self._run.restype = [ctypes.POINTER(_DecoderStep)], ctypes.c_int
-        self._held = tuple(layers)  # their weights are named by address below
-        self._shape = layers[0].shape
-        self._layers = (_DecoderLayer * len(layers))(*[_described(layer) for layer in layers])
-        self._width = (self._shape.num_heads + 2 * self._shape.num_kv_heads) * self._shape.head_dim
+        self._held = tuple(layers), last  # their weights are named by address below
+        self._shape, self._norm, self._eps = last.shape, last.norm.float().contiguous(), last.eps
+        described = [_described(layer, layer.qkv) for layer in layers] + [_described(last, last.key_value)]
+        self._layers = (_DecoderLayer * len(described))(*described)
+        self._last_query = _struct(last.query)
 
     @staticmethod
-    def takes(layers: Sequence[LayerOps]) -> bool:
+    def takes(layers: Sequence[LayerOps], last: LastLayerOps) -> bool:
         """Whether all were packed by :class:`kernels.native.NativeLinear`, with heads that the attention in C reads."""
-        return bool(layers) and all(_fits(layer, layers[0].shape) for layer in layers)
+        shape, hidden = last.shape, last.norm.shape[0]
+        query, key_value = shape.num_heads * shape.head_dim, 2 * shape.num_kv_heads * shape.head_dim
+        return (
+            shape.head_dim % LANES == 0
+            and all(
+                replace(layer.shape, window=None) == replace(shape, window=None)
+                and _reads_stream(layer.qkv, hidden, query + key_value)
+                and _goes_back(layer, query, hidden)
+                for layer in layers
+            )
+            and _reads_stream(last.query, hidden, query)
+            and _reads_stream(last.key_value, hidden, key_value)
+            and _goes_back(last, query, hidden)
+        )
 
-    @property
-    def hidden_size(self) -> int:
-        inputs: int = self._layers[0].qkv.inputs
-        return inputs
-
-    def __call__(self, step: LayersInput, work: AttentionWork) -> Tensor:
+    def __call__(self, step: LayersInput, work: AttentionWork, read_work: AttentionWork) -> Tensor:
         """See :data:`kernels.api.LayersOp`; the caller has checked the step.
 
         Args:
-            work: Of the plan of the step, for the head counts that all layers have.
+            work, read_work: Of the plans of the step, for the head counts that all layers have.
 
         Raises:
             MemoryError: a thread found no memory to work in.
         """
-        rows, shape = step.update.shape[0], self._shape
-        qkv = torch.empty(rows, self._width, dtype=torch.bfloat16)
-        attended = torch.empty(rows, shape.num_heads * shape.head_dim, dtype=torch.bfloat16)
+        hidden = torch.empty(step.read_rows.shape[0], self._norm.shape[0])
         turns = (ctypes.c_void_p * (2 * len(step.turns)))(*[table.data_ptr() for turn in step.turns for table in turn])
         tensors = (
-            step.stream, step.update, qkv, attended, step.key_pools, step.value_pools, step.keep_rows, step.keep_slots,
+            step.stream, step.update, step.key_pools, step.value_pools, step.keep_rows, step.keep_slots,
+            step.read_rows, hidden,
         )  # fmt: skip
-        strides = self._width, self._width, self._width, step.key_pools.stride(1)
+        strides = 0, 0, 0, step.key_pools.stride(1)  # of queries, keys and values the C code knows its own
         told = _DecoderStep(
-            ctypes.addressof(self._layers), ctypes.addressof(turns), *[tensor.data_ptr() for tensor in tensors],
-            len(self._held), rows, step.keep_rows.shape[0], attention_struct([None] * 6, strides, work, shape),
+            ctypes.addressof(self._layers), ctypes.addressof(self._last_query), self._norm.data_ptr(),
+            ctypes.addressof(turns), *[tensor.data_ptr() for tensor in tensors],
+            len(self._layers), *[len(rows) for rows in (step.update, step.keep_rows, step.read_rows)], self._eps,
+            *[attention_struct([None] * 6, strides, each, self._shape) for each in (work, read_work)],
         )  # fmt: skip
         if self._run(ctypes.byref(told)):
             raise MemoryError("a thread found no memory for the workspace of a layer")
-        return step.update
+        return hidden
 
 
-def _fits(layer: LayerOps, first: AttentionShape) -> bool:
-    qkv, out, feed_forward, shape = layer.qkv, layer.attention_out, layer.feed_forward, layer.shape
-    if not (isinstance(qkv, StreamLayer) and isinstance(out, PlainLayer) and isinstance(feed_forward, StreamLayer)):
-        return False
-    attended, hidden = shape.num_heads * shape.head_dim, qkv.parts.inputs
-    return (
-        shape.head_dim % LANES == 0
-        and replace(shape, window=None) == replace(first, window=None)
-        and qkv.parts.width == attended + 2 * shape.num_kv_heads * shape.head_dim
-        and (out.parts.inputs, out.parts.width) == (attended, hidden)
-        and (feed_forward.parts.inputs, feed_forward.parts.width) == (hidden, hidden)
-    )
+def _struct(op: LinearOp | SublayerOp) -> LayerStruct:
+    assert isinstance(op, PlainLayer | StreamLayer), "NativeLayers.takes it"
+    return LayerStruct.from_buffer_copy(op.parts.prepared)
 
 
-def _described(layer: LayerOps) -> _DecoderLayer:
-    ops = layer.qkv, layer.attention_out, layer.feed_forward
-    structs = [
-        LayerStruct.from_buffer_copy(op.parts.prepared) for op in ops if isinstance(op, PlainLayer | StreamLayer)
-    ]
+def _described(layer: LayerOps | LastLayerOps, first: SublayerOp) -> _DecoderLayer:
+    structs = [_struct(op) for op in (first, layer.attention_out, layer.feed_forward)]
     shape = layer.shape
     return _DecoderLayer(*structs, layer.turn, shape.window or 0, shape.scale, shape.soft_cap or 0.0)
+
+
+def _reads_stream(op: SublayerOp, inputs: int, width: int) -> bool:
+    return isinstance(op, StreamLayer) and (op.parts.inputs, op.parts.width) == (inputs, width)
+
+
+def _goes_back(layer: LayerOps | LastLayerOps, attended: int, hidden: int) -> bool:
+    out = layer.attention_out
+    fits = isinstance(out, PlainLayer) and (out.parts.inputs, out.parts.width) == (attended, hidden)
+    return fits and _reads_stream(layer.feed_forward, hidden, hidden)

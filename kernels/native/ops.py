@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.api import LayerOps
+from kernels.api import LastLayerOps, LayerOps
 from kernels.native.attention import NativeAttention, load_native_attention
 from kernels.native.build import find_library
 from kernels.native.feed_forward8 import NativeFeedForward8, load_feed_forward8
@@ -23,6 +23,7 @@ _LOG = logging.getLogger(__name__)
 _POINTER, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
     "rms_norm": [_POINTER] * 3 + [_INT] * 4 + [_FLOAT],
+    "rms_norm32": [_POINTER] * 3 + [_INT] * 2 + [_FLOAT],
     "add_rms_norm": [_POINTER] * 4 + [_INT] * 3 + [_FLOAT],
     "quantise_rows": [_POINTER] * 3 + [_INT] * 3,
     "scale_rows": [_POINTER] * 2 + [_INT] * 2,
@@ -60,11 +61,11 @@ class NativeOps:
         """As ``linear``. Few want it, so it is checked when it is first asked for."""
         return load_feed_forward8(self._library, self.linear)
 
-    def join(self, layers: Sequence[LayerOps]) -> NativeLayers | None:
+    def join(self, layers: Sequence[LayerOps], last: LastLayerOps) -> NativeLayers | None:
         """Layers as one operation; None where they are not of this library, or it has nothing for them."""
-        if self.attention is None or self.linear is None or not NativeLayers.takes(layers):
+        if self.attention is None or self.linear is None or not NativeLayers.takes(layers, last):
             return None
-        return NativeLayers(self._library, layers)
+        return NativeLayers(self._library, layers, last)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See :meth:`kernels.api.KernelSet.rms_norm`; each token of ``x`` is dense, ``weight`` is float32."""
@@ -73,6 +74,12 @@ class NativeOps:
         self._library.rms_norm(
             x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x) * heads, heads, width, x.stride(0), eps
         )
+        return out
+
+    def rms_norm32(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """The same of float32, to float32; both are dense."""
+        out = torch.empty(x.shape)
+        self._library.rms_norm32(x.data_ptr(), weight.data_ptr(), out.data_ptr(), *x.shape, eps)
         return out
 
     def add_rms_norm(self, stream: Tensor, update: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -179,6 +186,7 @@ def _agrees(ops: NativeOps) -> bool:
         (ops.rms_norm(x, weight, 1e-5), F.rms_norm(x.float(), (77,), weight, 1e-5)),
         (ops.add_rms_norm(stream, x, weight, 1e-5), F.rms_norm(grown, (77,), weight, 1e-5)),
         (stream, grown),
+        (ops.rms_norm32(grown, weight, 1e-5), F.rms_norm(grown, (77,), weight, 1e-5)),
         (ops.rotate(heads.clone(), cos, sin), torch.cat(turned, dim=-1)),
         (ops.swiglu(gate_up), F.silu(gate) * up),
         (codes, (x.float() / scales[:, None]).round()),

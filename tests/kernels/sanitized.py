@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.api import LayerOps, LayersInput
+from kernels.api import LastLayerOps, LayerOps, LayersInput
 from kernels.cpu import CpuKernels
 from kernels.native import NativeFeedForward8, NativeLinear, NativeOps, load_native_ops
 from tests.kernels.cases import coded_weight, make_case, make_table, prefix_with_rows, random_trie
@@ -101,9 +101,20 @@ def run_joined_layers(native: NativeOps, rows: int) -> None:
         shape=case.shape,
         turn=0,
     )
-    joined = kernels.join_layers([layer, layer])
+    last = LastLayerOps(
+        query=kernels.pack_normed_linear(random(96), 1e-5, half(192, 96)),
+        key_value=kernels.pack_normed_linear(random(96), 1e-5, half(128, 96)),
+        attention_out=layer.attention_out,
+        feed_forward=layer.feed_forward,
+        norm=random(96),
+        eps=1e-5,
+        shape=case.shape,
+        turn=0,
+    )
+    joined = kernels.join_layers([layer, layer], last)
     assert joined is not None
-    pools = torch.zeros(2, *case.key_pool.shape).bfloat16()
+    plan = kernels.plan(case.table)
+    pools = torch.zeros(3, *case.key_pool.shape).bfloat16()
     joined(
         LayersInput(
             stream=random(rows, 96),
@@ -113,7 +124,9 @@ def run_joined_layers(native: NativeOps, rows: int) -> None:
             value_pools=pools.clone(),
             keep_rows=torch.arange(rows),
             keep_slots=torch.arange(rows) % pools.shape[2],
-            plan=kernels.plan(case.table),
+            read_rows=torch.arange(rows),
+            plan=plan,
+            read_plan=plan,
         )
     )
 
@@ -122,6 +135,7 @@ def run_elementwise(native: NativeOps, rows: int, width: int) -> None:
     """What stands beside ``rotate``, which only the check at start runs."""
     native.rms_norm(half(rows, width), random(width), 1e-5)
     native.rms_norm(half(rows, 3, width), random(width), 1e-5)
+    native.rms_norm32(random(rows, width), random(width), 1e-5)
     native.add_rms_norm(random(rows, width), half(rows, width), random(width), 1e-5)
     native.swiglu(half(rows, 2 * width))
     native.geglu(half(rows, 2 * width))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.api import KernelInputError, LayerOps, LayersInput
+from kernels.api import KernelInputError, LastLayerOps, LayerOps, LayersInput, SpanTable
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
 from kernels.reference import ReferenceKernels
@@ -56,22 +56,58 @@ def packed(kernels: CpuKernels | ReferenceKernels, case: Case, number: int, *, i
     )
 
 
-def step_of(case: Case, kernels: CpuKernels) -> LayersInput:
+def packed_last(kernels: CpuKernels | ReferenceKernels, case: Case, *, int8: bool = False) -> LastLayerOps:
+    layer = packed(kernels, case, 5, int8=int8)
+    norm, query = random(HIDDEN, seed=30).abs(), HEADS * DIM
+    return LastLayerOps(
+        query=kernels.pack_normed_linear(norm, 1e-5, half(query, HIDDEN, seed=31)),
+        key_value=kernels.pack_normed_linear(norm, 1e-5, coded_weight(2 * KV_HEADS * DIM, HIDDEN, bits=4)),
+        attention_out=layer.attention_out,
+        feed_forward=layer.feed_forward,
+        norm=random(HIDDEN, seed=32).bfloat16(),
+        eps=1e-5,
+        shape=layer.shape,
+        turn=layer.turn,
+    )
+
+
+def step_of(case: Case, kernels: CpuKernels, read: int = 2, layers: int = LAYERS) -> LayersInput:
+    """``read`` rows are read, the last among them."""
     rows = case.table.num_queries
     assert isinstance(case.key_pool, Tensor)
     assert isinstance(case.value_pool, Tensor)
     free = np.setdiff1d(np.arange(case.key_pool.shape[1]), _named_slots(case))
     kept = torch.arange(0, rows, 2)[: len(free)]
     angles = [random(rows, DIM // 2, seed=kind) for kind in (20, 21)]
+    read_rows = np.unique(np.linspace(rows - 1, 0, read, dtype=np.int64))
     return LayersInput(
         stream=torch.zeros(rows, HIDDEN),
         update=random(rows, HIDDEN, seed=7).bfloat16(),
         turns=[(each.cos(), each.sin()) for each in angles],
-        key_pools=torch.stack([case.key_pool * scale for scale in (1, 2, -1)]),
-        value_pools=torch.stack([case.value_pool * scale for scale in (1, 0.5, 3)]),
+        key_pools=torch.stack([case.key_pool * scale for scale in (1, 2, -1, 4)[: layers + 1]]),
+        value_pools=torch.stack([case.value_pool * scale for scale in (1, 0.5, 3, -2)[: layers + 1]]),
         keep_rows=kept,
         keep_slots=torch.from_numpy(free[: len(kept)]),
+        read_rows=torch.from_numpy(read_rows),
         plan=kernels.plan(case.table),
+        read_plan=kernels.plan(for_rows(case.table, read_rows)),
+    )
+
+
+def for_rows(table: SpanTable, rows: npt.NDArray[np.int64]) -> SpanTable:
+    """The spans that any of ``rows`` is in, for these alone."""
+    inside = [
+        [row for row in rows if low <= row < high] for low, high in zip(table.query_lo, table.query_hi, strict=True)
+    ]
+    some = np.array([bool(each) for each in inside], dtype=np.bool_)
+    place = {row: index for index, row in enumerate(rows.tolist())}
+    columns = ("key_lo", "key_tokens", "key_position", "from_pool", "causal")
+    return replace(
+        table,
+        positions=table.positions[rows],
+        query_lo=np.array([place[each[0]] for each in inside if each], dtype=np.int32),
+        query_hi=np.array([place[each[-1]] + 1 for each in inside if each], dtype=np.int32),
+        **{name: getattr(table, name)[some] for name in columns},
     )
 
 
@@ -80,7 +116,7 @@ def _named_slots(case: Case) -> npt.NDArray[np.int64]:
     return (blocks[:, None] * case.table.block_size + np.arange(case.table.block_size)).ravel()
 
 
-def one_by_one(kernels: CpuKernels, layers: list[LayerOps], step: LayersInput) -> Tensor:
+def one_by_one(kernels: CpuKernels, layers: list[LayerOps], last: LastLayerOps, step: LayersInput) -> Tensor:
     update = step.update
     for number, layer in enumerate(layers):
         heads = layer.qkv(step.stream, update).view(-1, HEADS + 2 * KV_HEADS, DIM)
@@ -90,7 +126,18 @@ def one_by_one(kernels: CpuKernels, layers: list[LayerOps], step: LayersInput) -
         kernels.store_kv(key, value, *pools, step.keep_rows, step.keep_slots)
         attended = kernels.attend(query, key, value, *pools, step.plan, layer.shape).flatten(1)
         update = layer.feed_forward(step.stream, layer.attention_out(attended))
-    return update
+    read, (cos, sin) = step.read_rows, step.turns[last.turn]
+    stream, pools = step.stream[read], (step.key_pools[-1], step.value_pools[-1])
+    query = last.query(stream, update[read]).view(-1, HEADS, DIM)
+    heads = last.key_value(step.stream, update).view(-1, 2 * KV_HEADS, DIM)
+    key, value = kernels.rotate(heads[:, :KV_HEADS].contiguous(), cos, sin), heads[:, KV_HEADS:]
+    kernels.store_kv(key, value, *pools, step.keep_rows, step.keep_slots)
+    if not len(read):
+        return torch.empty(0, HIDDEN)
+    query = kernels.rotate(query, cos[read], sin[read])
+    attended = kernels.attend(query, key, value, *pools, step.read_plan, last.shape).flatten(1)
+    update = last.feed_forward(stream, last.attention_out(attended))
+    return kernels.rms_norm(stream + update, last.norm, last.eps)
 
 
 def copied(step: LayersInput) -> LayersInput:
@@ -99,20 +146,35 @@ def copied(step: LayersInput) -> LayersInput:
 
 
 @pytest.mark.parametrize("int8", [False, True])
-@pytest.mark.parametrize("rows", [[1], [24], [9, 1, 30], [100, 90]])
-def test_joined_layers_have_the_bits_of_their_operations(kernels: CpuKernels, rows: list[int], *, int8: bool) -> None:
+@pytest.mark.parametrize(
+    ("rows", "read"), [([1], 1), ([24], 1), ([9, 1, 30], 40), ([100, 90], 2), ([100, 90], 190), ([30], 0)]
+)
+def test_joined_layers_have_the_bits_of_their_operations(
+    kernels: CpuKernels, rows: list[int], read: int, *, int8: bool
+) -> None:
+    check_bits(kernels, rows, read=read, num_layers=LAYERS, int8=int8)
+
+
+@pytest.mark.parametrize("num_layers", [0, 1])
+def test_few_layers_before_the_last_will_do(kernels: CpuKernels, num_layers: int) -> None:
+    check_bits(kernels, [24, 3], read=2, num_layers=num_layers, int8=False)
+
+
+def check_bits(kernels: CpuKernels, rows: list[int], *, read: int, num_layers: int, int8: bool) -> None:
     case = make_case(
         prefix_with_rows(77, rows), num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype=torch.bfloat16
     )
-    layers = [packed(kernels, case, number, int8=int8) for number in range(LAYERS)]
-    step = step_of(case, kernels)
+    layers = [packed(kernels, case, number, int8=int8) for number in range(num_layers)]
+    last = packed_last(kernels, case, int8=int8)
+    step = step_of(case, kernels, read, num_layers)
     wanted_step = copied(step)
-    wanted = one_by_one(kernels, layers, wanted_step)
+    wanted = one_by_one(kernels, layers, last, wanted_step)
 
-    joined = kernels.join_layers(layers)
+    joined = kernels.join_layers(layers, last)
     assert joined is not None
     got = joined(step)
 
+    assert got.shape == (len(step.read_rows), HIDDEN)
     assert got.isfinite().all()
     assert torch.equal(got, wanted)
     assert torch.equal(step.stream, wanted_step.stream)
@@ -128,23 +190,28 @@ def plain_case(head_dim: int = DIM) -> Case:
 
 
 def test_layers_of_another_set_are_not_joined(kernels: CpuKernels) -> None:
-    case = plain_case()
-    assert kernels.join_layers([packed(kernels, case, 0), packed(ReferenceKernels(), case, 1)]) is None
-    assert ReferenceKernels().join_layers([packed(ReferenceKernels(), case, 0)]) is None
-    assert kernels.join_layers([]) is None
+    case, other = plain_case(), ReferenceKernels()
+    last = packed_last(kernels, case)
+    assert kernels.join_layers([packed(kernels, case, 0), packed(other, case, 1)], last) is None
+    assert kernels.join_layers([packed(kernels, case, 0)], packed_last(other, case)) is None
+    assert other.join_layers([packed(other, case, 0)], packed_last(other, case)) is None
 
 
 def test_layers_with_heads_that_the_c_code_does_not_read_are_not_joined(kernels: CpuKernels) -> None:
-    layer = packed(kernels, plain_case(), 0)
-    assert kernels.join_layers([replace(layer, shape=replace(layer.shape, head_dim=24))]) is None
-    assert kernels.join_layers([layer, replace(layer, shape=replace(layer.shape, num_heads=4))]) is None
+    layer, last = packed(kernels, plain_case(), 0), packed_last(kernels, plain_case())
+    odd = replace(layer.shape, head_dim=24)
+    assert kernels.join_layers([replace(layer, shape=odd)], replace(last, shape=odd)) is None
+    assert kernels.join_layers([layer, replace(layer, shape=replace(layer.shape, num_heads=4))], last) is None
 
 
 def test_parts_that_do_not_fit_each_other_are_not_joined(kernels: CpuKernels) -> None:
-    layer = packed(kernels, plain_case(), 0)
+    layer, last = packed(kernels, plain_case(), 0), packed_last(kernels, plain_case())
     narrow = kernels.pack_linear(half(HIDDEN - 32, HEADS * DIM, seed=0))
-    assert kernels.join_layers([replace(layer, attention_out=narrow)]) is None
-    assert kernels.join_layers([replace(layer, shape=replace(layer.shape, num_heads=4))]) is None
+    assert kernels.join_layers([replace(layer, attention_out=narrow)], last) is None
+    assert kernels.join_layers([layer], replace(last, attention_out=narrow)) is None
+    assert kernels.join_layers([layer], replace(last, query=last.key_value)) is None
+    assert kernels.join_layers([layer], replace(last, key_value=last.query)) is None
+    assert kernels.join_layers([layer], replace(last, norm=last.norm[:-32])) is None
 
 
 def shorter(pools: Tensor) -> Tensor:
@@ -157,7 +224,7 @@ def shorter(pools: Tensor) -> Tensor:
         (lambda s: replace(s, stream=s.stream.bfloat16()), "stream: torch.float32 wanted, got torch.bfloat16"),
         (lambda s: replace(s, update=s.update[:3]), r"update: shape \[5, 160\] wanted, got \[3, 160\]"),
         (lambda s: replace(s, turns=[s.turns[0], (s.turns[1][0], s.turns[1][1][:, :7])]), r"turns: shape \[5, 16\]"),
-        (lambda s: replace(s, key_pools=s.key_pools[:2]), "key_pools: pools of 3 layers wanted, got 2"),
+        (lambda s: replace(s, key_pools=s.key_pools[:3]), "key_pools: pools of 4 layers wanted, got 3"),
         (lambda s: replace(s, turns=s.turns[:1]), "turns: 2 kinds of angles wanted, got 1"),
         (
             lambda s: replace(s, key_pools=shorter(s.key_pools), value_pools=shorter(s.value_pools)),
@@ -168,6 +235,8 @@ def shorter(pools: Tensor) -> Tensor:
         (lambda s: replace(s, key_pools=s.key_pools.mT.contiguous().mT), "key_pools: a dense tensor wanted"),
         (lambda s: replace(s, keep_slots=s.keep_slots[:1]), r"keep_slots: shape \[3\] wanted, got \[1\]"),
         (lambda s: replace(s, keep_rows=s.keep_rows.int()), "keep_rows: torch.int64 wanted"),
+        (lambda s: replace(s, read_rows=s.read_rows[:1]), r"read_rows: shape \[2\] wanted, got \[1\]"),
+        (lambda s: replace(s, read_plan=s.plan), r"read_rows: shape \[5\] wanted, got \[2\]"),
         (lambda s: replace(s, plan=ReferenceKernels().plan(plain_case().table)), "plan: a CpuPlan wanted"),
     ],
 )
@@ -175,7 +244,9 @@ def test_what_the_c_code_would_misread_is_refused(
     kernels: CpuKernels, broken: Callable[[LayersInput], LayersInput], message: str
 ) -> None:
     case = plain_case()
-    joined = kernels.join_layers([packed(kernels, case, number) for number in range(LAYERS)])
+    joined = kernels.join_layers(
+        [packed(kernels, case, number) for number in range(LAYERS)], packed_last(kernels, case)
+    )
     assert joined is not None
 
     with pytest.raises(KernelInputError, match=message):

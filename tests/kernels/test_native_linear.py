@@ -7,8 +7,10 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from kernels.native import load_native_ops
+from kernels.native.build import find_library
 from kernels.native.linear import load_native_linear
 from tests.kernels.libraries import LINEAR_SOURCES, build_broken
 
@@ -65,3 +67,17 @@ def test_library_that_computes_something_else_is_not_used(
     with caplog.at_level(logging.WARNING):
         assert load_native_linear(library) is None
     assert "disagree" in caplog.text
+
+
+def test_a_poor_tanh_of_pytorch_does_not_count_against_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As threads may get from MKL the first time that a process asks: right to 14 bits in float32, to 26 in float64."""
+    exact = torch.Tensor.tanh
+
+    def poor(x: torch.Tensor) -> torch.Tensor:
+        return exact(x) * (1.0 + 2.0 ** (-14 if x.dtype == torch.float32 else -26))
+
+    monkeypatch.setattr(torch.Tensor, "tanh", poor)
+    path = find_library()
+    assert path is not None
+
+    assert load_native_linear(ctypes.CDLL(str(path))) is not None
