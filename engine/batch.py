@@ -158,19 +158,21 @@ def on_device(layout: StepLayout, device: torch.device) -> ExtendBatch:
 
 
 def to_device(columns: list[SlotArray], device: torch.device) -> tuple[Tensor, ...]:
-    """The arrays as tensors of ``device``, with one copy that the host does not wait for; on a CPU, without a copy.
+    """The arrays as dense tensors of ``device``, with one copy that the host does not wait for; on a CPU, without one.
 
     Each starts at a multiple of 16 bytes whatever the lengths: a kernel is compiled anew for a
     pointer that is aligned less than the one before it.
     """
     if device.type == "cpu":
         return tuple([torch.from_numpy(column) for column in columns])
-    starts = np.cumsum([0, *(-(-len(column) // _ALIGNED) * _ALIGNED for column in columns)])
+    starts = np.cumsum([0, *(-(-column.size // _ALIGNED) * _ALIGNED for column in columns)])
     joined = torch.empty(int(starts[-1]), dtype=torch.int64, pin_memory=device.type == "cuda")
     for start, column in zip(starts, columns, strict=False):
-        joined[start : start + len(column)] = torch.from_numpy(column)
+        joined[start : start + column.size] = torch.from_numpy(column.ravel())
     joined = joined.to(device, non_blocking=True)
-    return tuple(joined[start : start + len(column)] for start, column in zip(starts, columns, strict=False))
+    return tuple(
+        joined[start : start + column.size].view(column.shape) for start, column in zip(starts, columns, strict=False)
+    )
 
 
 def _reads(step: Step) -> tuple[list[RowReads], SlotArray]:
@@ -224,8 +226,11 @@ def _cached_segments(node: TrieNode, block_size: int) -> Iterator[tuple[Segment,
 
 
 def _kept(step: Step, block_size: int) -> tuple[SlotArray, SlotArray]:
-    rows: list[SlotArray] = [np.empty(0, dtype=np.int64)]
-    slots = rows.copy()
+    if not step.segments:
+        none = np.empty(0, dtype=np.int64)
+        return none, none
+    rows: list[SlotArray] = []
+    slots: list[SlotArray] = []
     of_block = np.arange(block_size)
     for place, segment in zip(step.growth_places, step.segments, strict=True):
         rows.append(np.arange(place, place + segment.length))
@@ -238,7 +243,8 @@ def _for_rows(table: SpanTable, rows: SlotArray) -> SpanTable:
     """The spans with only the query rows ``rows`` (ascending) left, renumbered from 0."""
     low, high = rows.searchsorted((table.query_lo, table.query_hi)).astype(np.int32)
     some = low < high
-    kept = slice(None) if some.all() else some  # all are for a row alone, and a slice copies nothing
+    # all are for a row alone, and a slice copies nothing
+    kept = slice(None) if np.count_nonzero(some) == len(some) else some
     return SpanTable(
         positions=table.positions[rows],
         query_lo=low[kept],

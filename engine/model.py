@@ -69,7 +69,7 @@ class Decoder:
         self._layers = [self._prepare(attention, layer) for attention, layer in pairs]
         self.device = weights.embedding.device
         self._tables = {
-            rotary: rotary_tables(rotary, config.head_dim, config.max_positions, self.device)
+            rotary: _rotary_tables(rotary, config.head_dim, config.max_positions, self.device)
             for rotary in {layer.rotary for layer in config.layers}
         }
         width, last = config.num_heads * config.head_dim, weights.layers[-1]
@@ -205,7 +205,10 @@ class Decoder:
     def _begin(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, dict[Rotary, _Turn]]:
         """The residual stream, to which layers add; the first update of it; the turns of all rows."""
         update = self._embed(tokens)
-        turns = {rotary: (cos[positions], sin[positions]) for rotary, (cos, sin) in self._tables.items()}
+        turns = {}
+        for rotary, tables in self._tables.items():
+            cos, sin = tables.index_select(1, positions)  # one operation; each is dense
+            turns[rotary] = cos, sin
         return torch.zeros(update.shape, device=self.device), update, turns
 
     def _layer(
@@ -296,9 +299,8 @@ class Decoder:
         return update
 
 
-def rotary_tables(rotary: Rotary, head_dim: int, max_positions: int, device: torch.device) -> _Turn:
-    """Cosines and sines of every position, ``[max_positions, D/2]`` float32."""
+def _rotary_tables(rotary: Rotary, head_dim: int, max_positions: int, device: torch.device) -> Tensor:
+    """Cosines and sines of every position, ``[2, max_positions, D/2]`` float32."""
     frequencies = torch.tensor(rotary.frequencies(head_dim), dtype=torch.float64)
     angles = torch.outer(torch.arange(max_positions, dtype=torch.float64), frequencies)
-    cos, sin = (angles.cos() * rotary.magnitude, angles.sin() * rotary.magnitude)
-    return cos.float().to(device), sin.float().to(device)
+    return (torch.stack([angles.cos(), angles.sin()]) * rotary.magnitude).float().to(device)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engine.batch import RowReads, SlotArray, to_device
+from engine.batch import RowReads, to_device
 from engine.records import (
     LabelOutcome,
     LabelReadout,
     LikelihoodOutcome,
     LikelihoodReadout,
     Outcome,
+    Readout,
     TokenIds,
     TokenOutcome,
     TokenReadout,
@@ -28,8 +28,6 @@ from engine.records import (
 from engine.sequence import RowState
 from engine.token_choice import choose_tokens, draws_for
 from kernels.api import KernelSet
-
-_Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,132 +44,134 @@ class LmHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Question:
-    """Logits that are wanted: of ``ids[i]``, as many for every ``i``, at read row ``places[i]``."""
+class Questions:
+    """What a step reads: rows by their readout, and what a device needs to answer them.
 
-    reads: Sequence[RowReads]
-    places: SlotArray
-    ids: SlotArray
+    Args:
+        labels: Groups of rows with the same number of labels.
+        summed: Read rows whose log-sum-exp over the vocabulary a readout needs, ascending.
+        ids: ``[n, C]`` int64 for each group of ``labels`` and then for ``targets``: whose logits are wanted.
+        draws: Of ``tokens``, see :func:`engine.token_choice.draws_for`.
+        rows: Read rows that ``summed``, each of ``ids`` and ``tokens`` are asked of, where there are such; None for all
+            of them in their order.
+    """
+
+    labels: Sequence[Sequence[RowReads]]
+    targets: Sequence[RowReads]
+    tokens: Sequence[RowReads]
+    summed: Sequence[int]
+    ids: Sequence[Tensor]
+    draws: Tensor | None
+    rows: Sequence[Tensor | None]
 
 
-def read_out(reads: Sequence[RowReads], hidden: Tensor, head: LmHead, kernels: KernelSet) -> None:
+def ask(reads: Sequence[RowReads], *, num_rows: int, device: torch.device) -> Questions:
+    """Questions for rows of a step that reads ``num_rows`` in all, taken to the device without a wait."""
+    by_kind: defaultdict[type[Readout], list[RowReads]] = defaultdict(list)
+    for read in reads:
+        by_kind[type(read.row.state.row.readout)].append(read)
+    labels, targets, tokens = _by_count(by_kind[LabelReadout]), by_kind[LikelihoodReadout], by_kind[TokenReadout]
+    ids = [np.array([_label_readout(read).label_ids for read in group], dtype=np.int64) for group in labels]
+    places = [[read.places[-1] for read in group] for group in labels]
+    summed = {read.places[-1] for read in by_kind[LabelReadout] if _label_readout(read).log_sum_exp}
+    if targets:
+        ids.append(np.concatenate([_target_ids(read) for read in targets], dtype=np.int64).reshape(-1, 1))
+        places.append([place for read in targets for place in read.places])
+        summed.update(places[-1])
+    draws = []
+    if tokens:
+        draws.append(draws_for([_token_readout(read) for read in tokens]))
+        places.append([read.places[-1] for read in tokens])
+    if summed:
+        places.insert(0, sorted(summed))
+    whole = list(range(num_rows))
+    chosen = [np.array(some, dtype=np.int64) for some in places if some != whole]
+    columns = iter(to_device([*ids, *draws, *chosen], device))
+    return Questions(
+        labels=labels,
+        targets=targets,
+        tokens=tokens,
+        summed=sorted(summed),
+        ids=list(islice(columns, len(ids))),
+        draws=next(columns) if draws else None,
+        rows=[None if some == whole else next(columns) for some in places],
+    )
+
+
+def read_out(questions: Questions, hidden: Tensor, head: LmHead, kernels: KernelSet) -> None:
     """Record what the step read: log-probabilities so far, and an outcome for every finished row.
 
-    A row is finished when its last position was read. Everything is asked of the device at once
-    and copied back at once: that is the only time in a step that the host waits for it.
+    A row is finished when its last position was read. All answers are copied back at once: that is
+    the only time in a step that the host waits for the device.
 
     Args:
         hidden: ``[R, d]`` float32, see :meth:`engine.model.Decoder.forward`.
     """
-    if not reads:
+    if not questions.rows:
         return
-    labels = [read for read in reads if isinstance(read.row.state.row.readout, LabelReadout)]
-    targets = [read for read in reads if isinstance(read.row.state.row.readout, LikelihoodReadout)]
-    tokens = [read for read in reads if isinstance(read.row.state.row.readout, TokenReadout)]
-    questions = [*_ask_labels(labels), *([_ask_targets(targets)] if targets else [])]
-    summed = _summed_places(labels, [question for question in questions if question.reads is targets])
-    sums, answers, chosen = _answer(summed, questions, tokens, hidden, head, kernels)
-    for question, logits in zip(questions, answers, strict=True):
-        if question.reads is targets:
-            with np.errstate(invalid="ignore"):  # a difference of infinities ends as any other number that is none
-                _take_targets(question, logits[:, 0] - sums[np.searchsorted(summed, question.places)])
-        else:
-            _take_labels(question, dict(zip(summed.tolist(), sums.tolist(), strict=True)), logits)
-    _take_tokens(tokens, chosen)
+    numbers = iter(_answer(questions, hidden, head, kernels))
+    sums = dict(zip(questions.summed, islice(numbers, len(questions.summed)), strict=True))
+    for group in questions.labels:
+        _take_labels(group, sums, numbers)
+    _take_targets(questions.targets, sums, numbers)
+    _take_tokens(questions.tokens, numbers)
 
 
-def _summed_places(labels: Sequence[RowReads], targets: Sequence[_Question]) -> SlotArray:
-    """Read rows whose log-sum-exp over the vocabulary a readout needs, ascending."""
-    asked = {read.places[-1] for read in labels if _label_readout(read).log_sum_exp}
-    places = np.array(sorted(asked), dtype=np.int64)
-    return np.unique(np.concatenate([places, *[question.places for question in targets]])) if targets else places
-
-
-def _ask_labels(reads: Sequence[RowReads]) -> list[_Question]:
-    """One question for all rows with the same number of labels."""
-    by_count: defaultdict[int, list[RowReads]] = defaultdict(list)
+def _by_count(reads: Sequence[RowReads]) -> list[list[RowReads]]:
+    """Groups of rows with the same number of labels."""
+    groups: defaultdict[int, list[RowReads]] = defaultdict(list)
     for read in reads:
-        by_count[len(_label_readout(read).label_ids)].append(read)
-    return [
-        _Question(
-            reads=group,
-            places=np.array([read.places[-1] for read in group], dtype=np.int64),
-            ids=np.array([_label_readout(read).label_ids for read in group], dtype=np.int64),
-        )
-        for group in by_count.values()
-    ]
+        groups[len(_label_readout(read).label_ids)].append(read)
+    return list(groups.values())
 
 
-def _ask_targets(reads: Sequence[RowReads]) -> _Question:
-    places: list[int] = []
-    ids: list[TokenIds] = []
-    for read in reads:
-        done = len(read.row.state.log_probs)
-        places += read.places
-        ids.append(_likelihood_readout(read).target_ids[done : done + len(read.places)])
-    return _Question(
-        reads=reads,
-        places=np.array(places, dtype=np.int64),
-        ids=np.concatenate(ids).astype(np.int64).reshape(-1, 1),
-    )
+def _target_ids(read: RowReads) -> TokenIds:
+    """The tokens of a target whose log-probabilities this step reads."""
+    done = len(read.row.state.log_probs)
+    return _likelihood_readout(read).target_ids[done : done + len(read.places)]
 
 
-def _answer(
-    summed: SlotArray,
-    questions: Sequence[_Question],
-    tokens: Sequence[RowReads],
-    hidden: Tensor,
-    head: LmHead,
-    kernels: KernelSet,
-) -> tuple[_Numbers, list[_Numbers], _Numbers]:
-    """Log-sum-exps at ``summed``; logits of each question, row by row; chosen tokens above their log-probabilities."""
-    readouts = [_token_readout(read) for read in tokens]
-    asked = [summed, *(question.places for question in questions), *(question.ids.ravel() for question in questions)]
-    last = np.array([read.places[-1] for read in tokens], dtype=np.int64)
-    sums_at, *rest, tokens_at, draws = to_device([*asked, last, draws_for(readouts)], hidden.device)
-    found = [kernels.log_sum_exp(hidden[sums_at], head.weight, head.soft_cap)] if len(summed) else []
-    for question, places, ids in zip(questions, rest[: len(questions)], rest[len(questions) :], strict=True):
-        columns = ids.view(question.ids.shape)
-        found.append(kernels.label_logits(hidden[places], head.weight, columns, head.soft_cap).flatten())
-    if tokens:
-        found += choose_tokens(readouts, draws, hidden[tokens_at], head.weight, head.soft_cap, kernels)
-    numbers = _to_host(found)
-    ends = [*accumulate([question.ids.size for question in questions], initial=len(summed))]
-    answers = [
-        numbers[low:high].reshape(question.ids.shape)
-        for question, (low, high) in zip(questions, pairwise(ends), strict=True)
-    ]
-    return numbers[: len(summed)], answers, numbers[ends[-1] :].reshape(2, -1)
+def _answer(questions: Questions, hidden: Tensor, head: LmHead, kernels: KernelSet) -> list[float]:
+    """End to end: log-sum-exps; logits of each of ``ids``, row by row; chosen tokens, and their log-probabilities."""
+    rows = iter([hidden if some is None else hidden.index_select(0, some) for some in questions.rows])
+    found = [kernels.log_sum_exp(next(rows), head.weight, head.soft_cap)] if questions.summed else []
+    found += [kernels.label_logits(next(rows), head.weight, ids, head.soft_cap).flatten() for ids in questions.ids]
+    if questions.draws is not None:
+        readouts = [_token_readout(read) for read in questions.tokens]
+        found += choose_tokens(readouts, questions.draws, next(rows), head.weight, head.soft_cap, kernels)
+    return _to_host(found)
 
 
-def _to_host(parts: Sequence[Tensor]) -> _Numbers:
+def _to_host(parts: Sequence[Tensor]) -> list[float]:
     """All numbers end to end, with one copy that the host waits for; float64 holds ids of tokens as well."""
     numbers = parts[0] if len(parts) == 1 else torch.cat([part.double() for part in parts])
-    return numbers.cpu().double().numpy()
+    found: list[float] = numbers.cpu().tolist()
+    return found
 
 
-def _take_labels(question: _Question, denominators: dict[int, float], logits: _Numbers) -> None:
-    for read, row_logits in zip(question.reads, logits.tolist(), strict=True):
-        log_sum_exp = denominators[read.places[-1]] if _label_readout(read).log_sum_exp else None
-        outcome = LabelOutcome(logits=tuple(row_logits), log_sum_exp=log_sum_exp)
-        _finish(read.row.state, outcome, [*row_logits, log_sum_exp or 0.0])
+def _take_labels(reads: Sequence[RowReads], sums: Mapping[int, float], numbers: Iterator[float]) -> None:
+    for read in reads:
+        readout = _label_readout(read)
+        logits = tuple(islice(numbers, len(readout.label_ids)))
+        log_sum_exp = sums[read.places[-1]] if readout.log_sum_exp else None
+        outcome = LabelOutcome(logits=logits, log_sum_exp=log_sum_exp)
+        _finish(read.row.state, outcome, logits if log_sum_exp is None else (*logits, log_sum_exp))
 
 
-def _take_targets(question: _Question, log_probs: _Numbers) -> None:
-    left = iter(log_probs.tolist())
-    for read in question.reads:
+def _take_targets(reads: Sequence[RowReads], sums: Mapping[int, float], numbers: Iterator[float]) -> None:
+    for read in reads:
         state = read.row.state
-        state.log_probs += islice(left, len(read.places))
+        state.log_probs += [next(numbers) - sums[place] for place in read.places]
         state.first_unread = read.row.end
         if read.row.end == len(state.row.tokens):
             _finish(state, LikelihoodOutcome(log_probs=tuple(state.log_probs)), state.log_probs)
 
 
-def _take_tokens(reads: Sequence[RowReads], chosen: _Numbers) -> None:
-    ids, log_probs = iter(chosen[0].astype(np.int64).tolist()), iter(chosen[1].tolist())
-    for read in reads:
-        branches = len(_token_readout(read).branches)
-        outcome = TokenOutcome(token_ids=tuple(islice(ids, branches)), log_probs=tuple(islice(log_probs, branches)))
+def _take_tokens(reads: Sequence[RowReads], numbers: Iterator[float]) -> None:
+    branches = [len(_token_readout(read).branches) for read in reads]
+    ids = iter([int(number) for number in islice(numbers, sum(branches))])
+    for read, count in zip(reads, branches, strict=True):
+        outcome = TokenOutcome(token_ids=tuple(islice(ids, count)), log_probs=tuple(islice(numbers, count)))
         _finish(read.row.state, outcome, outcome.log_probs)
 
 

@@ -9,6 +9,7 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -81,13 +82,14 @@ class EngineThread:
         self._observer = observer
         self._serials = itertools.count()
         self._wake = threading.Condition()
-        self._inbox: deque[TaskState] = deque()  # guarded by _wake, as are the next four
+        self._inbox: deque[TaskState] = deque()  # guarded by _wake, as are the next six
+        self._taken_in: Sequence[TaskState] = ()  # by the scheduler, since the snapshot was taken
         self._unended: dict[int, TaskState] = {}  # by serial number: submitted, and its future has no end yet
         self._waiting_tokens = 0
         self._closing_at: float | None = None
         self._died: BaseException | None = None
-        self._tokens_per_s = 0.0
         self._snapshot = self._take_snapshot()
+        self._tokens_per_s = 0.0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -139,7 +141,7 @@ class EngineThread:
             alive = self._died is None and self._thread.is_alive()
             accepting = alive and self._closing_at is None
             reason = "" if accepting else "draining" if alive else f"stopped: {self._died}" if self._died else "stopped"
-            arrived = list(self._inbox)
+            arrived = [*self._taken_in, *self._inbox]
             snapshot = replace(
                 self._snapshot,
                 queued_tasks=self._snapshot.queued_tasks + len(arrived),
@@ -159,30 +161,30 @@ class EngineThread:
 
     # everything below runs on the engine thread
 
+    @torch.inference_mode()  # once, since to enter it takes as long as a few operations
     def _run(self) -> None:
         try:
             while self._take_in():
                 self._drop_ended()
                 self._step()
-                self._snapshot = self._take_snapshot()
+                self._renew_snapshot()
         except BaseException as error:  # noqa: BLE001  whatever it is, nobody may wait for a dead thread
             _LOG.exception("the engine thread died")
             with self._wake:
                 self._died = error
         self._end_all()
-        self._snapshot = self._take_snapshot()
+        self._renew_snapshot()
 
     def _take_in(self) -> bool:
         """Wait for work and hand it to the scheduler; False when it is time to stop."""
         with self._wake:
             while not self._inbox and not self._scheduler.num_tasks and self._closing_at is None:
                 self._wake.wait()
-            arrived, self._inbox = self._inbox, deque()
+            arrived = self._taken_in = self._inbox
+            self._inbox = deque()
             closing_at = self._closing_at
         for task in arrived:
             self._scheduler.add(task)
-        if arrived:
-            self._snapshot = self._take_snapshot()
         if closing_at is None:
             return True
         return self._scheduler.num_tasks > 0 and time.monotonic() < closing_at
@@ -241,19 +243,25 @@ class EngineThread:
 
     def _end(self, task: TaskState, end: TaskEnd, error: EngineError | None = None) -> None:
         self._scheduler.remove(task)
-        self._observer.on_task(task.stats(self._settle(task, end, error)))
+        answer = error or (task.result(end) if end != "cancelled" else None)
+        end = self._settle(task, end, answer)
+        if isinstance(answer, ScoreResult | GenerateResult) and answer.stats.end == end:
+            self._observer.on_task(answer.stats)
+        else:
+            self._observer.on_task(task.stats(end))
 
-    def _settle(self, task: TaskState, end: TaskEnd, error: EngineError | None) -> TaskEnd:
+    def _settle(
+        self, task: TaskState, end: TaskEnd, answer: ScoreResult | GenerateResult | EngineError | None
+    ) -> TaskEnd:
         """Give the future its one end and return it; a future that was cancelled meanwhile keeps that end."""
-        result = task.result(end) if error is None and end != "cancelled" else None
         with self._wake:
             del self._unended[task.serial]
             self._waiting_tokens -= task.admitted_tokens
         try:
-            if error is not None:
-                task.future.set_exception(error)
-            elif result is not None:
-                task.future.set_result(result)
+            if isinstance(answer, EngineError):
+                task.future.set_exception(answer)
+            elif answer is not None:
+                task.future.set_result(answer)
         except InvalidStateError:
             end = "cancelled"
         if end == "cancelled":
@@ -277,6 +285,11 @@ class EngineThread:
                 self._observer.on_task(task.stats(end))
         except Exception:  # noqa: BLE001  as above
             _LOG.exception("the engine thread could not put its things in order")
+
+    def _renew_snapshot(self) -> None:
+        snapshot = self._take_snapshot()
+        with self._wake:
+            self._snapshot, self._taken_in = snapshot, ()
 
     def _take_snapshot(self) -> EngineSnapshot:
         cache = self._cache

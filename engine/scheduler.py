@@ -30,21 +30,19 @@ class Step:
     """Everything a forward pass needs to know, in token ids and block ids.
 
     Args:
+        tasks: Of its rows, each once.
         new: For each row the intervals of positions that are computed on its behalf.
         growths, segments: What will be added to the cache, and where its KV goes.
         growth_places: Where the first token of each growth stands on the packed axis.
     """
 
     rows: list[StepRow]
+    tasks: list[TaskState]
     trie: StepTrie
     new: list[list[Interval]]
     growths: list[Growth]
     growth_places: list[int]
     segments: list[Segment]
-
-    @property
-    def tasks(self) -> list[TaskState]:
-        return list({row.task.serial: row.task for row in self.rows}.values())
 
 
 @dataclass(slots=True)
@@ -278,7 +276,15 @@ class Scheduler:
         for row, shared in zip(rows, common, strict=True):
             claims.approach(shared)
             new.append(claims.claim(row.fresh_from, row.end))
-        return Step(rows=rows, trie=trie, new=new, growths=growths, growth_places=places, segments=segments)
+        return Step(
+            rows=rows,
+            tasks=list({row.task.serial: row.task for row in rows}.values()),
+            trie=trie,
+            new=new,
+            growths=growths,
+            growth_places=places,
+            segments=segments,
+        )
 
     def _next_match(self, task: TaskState) -> Match | None:
         if task.finished:

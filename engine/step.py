@@ -6,15 +6,13 @@ import time
 import traceback
 from dataclasses import dataclass
 
-import torch
-
-from engine.batch import lay_out, on_device
+from engine.batch import StepLayout, lay_out, on_device
 from engine.device_clock import DeviceClock
 from engine.device_loss import is_device_lost
 from engine.kv_pool import KvPool
 from engine.model import Decoder
 from engine.prefix_cache import PrefixCache
-from engine.readout import read_out
+from engine.readout import Questions, ask, read_out
 from engine.records import StepStats
 from engine.replay import StepReplays
 from engine.scheduler import Scheduler, Step
@@ -34,7 +32,7 @@ class _Ran:
 
 
 class StepRunner:
-    """Runs steps one after the other on the tensors of one model.
+    """Runs steps one after the other on the tensors of one model, on a thread that is in inference mode.
 
     Args:
         replays: Recordings of small steps, for ``decoder`` and ``pool``.
@@ -91,16 +89,19 @@ class StepRunner:
             commit_s=time.perf_counter() - ran.ended,
         )
 
-    @torch.inference_mode()
     def _compute(self, step: Step) -> _Ran:
         layout = lay_out(step, self._cache.block_size)
         began = time.perf_counter()
+        # A CPU has run the layers when they are asked for, and has little of this code left in its caches by then; any
+        # other device runs them meanwhile.
+        at_once = self._decoder.device.type == "cpu"
+        questions = self._ask(layout) if at_once else None
         self._clock.start()
         hidden = self._replays.run(layout) if self._replays is not None else None
         if hidden is None:
             hidden = self._decoder.forward(on_device(layout, self._decoder.device), self._pool)
         self._clock.stop()
-        read_out(layout.reads, hidden, self._decoder.head, self._kernels)
+        read_out(questions or self._ask(layout), hidden, self._decoder.head, self._kernels)
         ended = time.perf_counter()
         prefill_s = self._clock.seconds()
         return _Ran(
@@ -111,6 +112,9 @@ class StepRunner:
             prefill_s=prefill_s,
             readout_s=max(0.0, ended - began - prefill_s),
         )
+
+    def _ask(self, layout: StepLayout) -> Questions:
+        return ask(layout.reads, num_rows=len(layout.read_rows), device=self._decoder.device)
 
     @staticmethod
     def _account(step: Step, *, prefill_s: float, readout_s: float) -> None:

@@ -189,19 +189,18 @@ def check_layers(
 ) -> None:
     """Accept a step for these layers whose keys the plans name."""
     rows, hidden, shape, dtype = num_queries, last.norm.shape[0], last.shape, step.update.dtype
-    num_turns = 1 + max([last.turn, *(layer.turn for layer in layers)])
+    num_turns = 1 + max(last.turn, *[layer.turn for layer in layers])
     if len(step.turns) < num_turns:
         raise KernelInputError(f"turns: {num_turns} kinds of angles wanted, got {len(step.turns)}")
-    if step.key_pools.shape[0] != len(layers) + 1:
-        raise KernelInputError(f"key_pools: pools of {len(layers) + 1} layers wanted, got {step.key_pools.shape[0]}")
+    num_layers, _, num_slots, _ = step.key_pools.shape
+    if num_layers != len(layers) + 1:
+        raise KernelInputError(f"key_pools: pools of {len(layers) + 1} layers wanted, got {num_layers}")
     _check_shape("stream", step.stream, (rows, hidden))
     _check_shape("update", step.update, (rows, hidden))
     _check_dtype("stream", step.stream, torch.float32)
     dense = [("stream", step.stream), ("update", step.update)]
     for name, pools in (("key_pools", step.key_pools), ("value_pools", step.value_pools)):
-        _check_shape(
-            name, pools, [step.key_pools.shape[0], shape.num_kv_heads, step.key_pools.shape[2], shape.head_dim]
-        )
+        _check_shape(name, pools, (num_layers, shape.num_kv_heads, num_slots, shape.head_dim))
         _check_dtype(name, pools, dtype)
         dense.append((name, pools))
     for name, table in (("turns", table) for turn in step.turns for table in turn):
@@ -224,10 +223,8 @@ def check_layers(
     for reach in reaches:
         if rows < reach.fresh_rows:
             raise KernelInputError(f"update: {reach.fresh_rows} rows or more wanted by the plan, got {rows}")
-        if step.key_pools.shape[2] < reach.slots:
-            raise KernelInputError(
-                f"key_pools: {reach.slots} slots or more wanted by the plan, got {step.key_pools.shape[2]}"
-            )
+        if num_slots < reach.slots:
+            raise KernelInputError(f"key_pools: {reach.slots} slots or more wanted by the plan, got {num_slots}")
 
 
 def own_plan(plan: object, kind: type[_Plan]) -> _Plan:

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from engine import EngineSnapshot, StepStats, TaskStats
 from engine.records import TaskEnd
+from scorer.postponed import PostponedCalls
 from scorer.tokens.text_tokens import MemoStats
 
 M = TypeVar("M", Counter, Histogram)
@@ -85,7 +86,8 @@ class Metrics:
     """The series of one service, in a registry of their own.
 
     An ``EngineObserver``: ``on_step`` and ``on_task`` run on the engine's thread. Everything
-    is safe to call from any thread.
+    is safe to call from any thread. What is reported while a client still waits for its answer
+    is counted after that: when a request has ended, or before a scrape.
 
     Args:
         request_limit_s: Longest time a request may take. It becomes the top edge of the
@@ -95,6 +97,7 @@ class Metrics:
 
     def __init__(self, *, request_limit_s: float = LATENCY_BUCKETS_S[-1]) -> None:
         self._registry = registry = CollectorRegistry()
+        self._postponed = PostponedCalls()
         seconds = tuple(sorted({*LATENCY_BUCKETS_S, max(request_limit_s, LATENCY_BUCKETS_S[-1])}))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -151,6 +154,13 @@ class Metrics:
         ProcessCollector(registry=registry)
 
     def on_step(self, stats: StepStats) -> None:
+        self._postponed.postpone(self._count_step, stats)
+
+    def on_task(self, stats: TaskStats) -> None:
+        """Count tokens and the end. Stage times are the service's, through ``observe_stage``."""
+        self._postponed.postpone(self._count_task, stats)
+
+    def _count_step(self, stats: StepStats) -> None:
         self._step_tokens.observe(stats.computed_tokens)
         self._kept.inc(stats.kept_tokens)
         self._evicted.inc(stats.evicted_tokens)
@@ -159,8 +169,7 @@ class Metrics:
         self._step_seconds["readout"].observe(stats.readout_s)
         self._step_seconds["commit"].observe(stats.commit_s)
 
-    def on_task(self, stats: TaskStats) -> None:
-        """Count tokens and the end. Stage times are the service's, through ``observe_stage``."""
+    def _count_task(self, stats: TaskStats) -> None:
         self._tasks[stats.end].inc()
         self._task_rows.observe(stats.num_rows)
         # The whole before its parts: a scrape in between shows a share that is low, never above one.
@@ -172,13 +181,14 @@ class Metrics:
         self._generated.inc(stats.generated_tokens)
 
     def observe_request(self, *, route: str, outcome: RequestOutcome, seconds: float) -> None:
-        """Count a finished request.
+        """Count a finished request, and with it all that was postponed: its client has the answer.
 
         Args:
             route: Path template of the handler, never the raw path.
             seconds: Arrival to answer handed to the server.
         """
         self._requests.labels(route, outcome).observe(seconds)
+        self._postponed.make()
 
     def count_error(self, code: str) -> None:
         """Count a request whose answer is an error, or whose stream ended in one."""
@@ -186,14 +196,14 @@ class Metrics:
 
     def observe_stage(self, stage: Stage, seconds: float) -> None:
         """Record one stage of a request that was answered with at least one score."""
-        self._stages[stage].observe(seconds)
+        self._postponed.postpone(self._stages[stage].observe, seconds)
 
     def observe_ttft(self, seconds: float) -> None:
         """Record arrival to first score, once for each request that got a score."""
-        self._ttft.observe(seconds)
+        self._postponed.postpone(self._ttft.observe, seconds)
 
     def count_items(self, outcome: ItemOutcome, count: int) -> None:
-        self._items[outcome].inc(count)
+        self._postponed.postpone(self._items[outcome].inc, count)
 
     def set_selftest(self, passed: bool) -> None:
         """Publish how the self-test ended. Until then the series is absent."""
@@ -234,6 +244,7 @@ class Metrics:
     def exposition(self, accept: str | None) -> tuple[bytes, str]:
         """Body and content type of a scrape: OpenMetrics where ``Accept`` names it, else Prometheus text."""
         media_types = {part.split(";")[0].strip().lower() for part in (accept or "").split(",")}
+        self._postponed.make()
         # The header itself is not handed on: its parameters are a client's, and the library echoes or trips over them.
         encode, content_type = choose_encoder(_OPENMETRICS if _OPENMETRICS in media_types else "")
         return encode(_WithoutCreated(self._registry)), content_type

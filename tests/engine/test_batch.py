@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batch import ExtendBatch, lay_out, on_device
+from engine.batch import ExtendBatch, lay_out, on_device, to_device
 from engine.prefix_tree import Segment
 from engine.scheduler import Step
 from kernels.checks import check_span_table
@@ -147,6 +147,15 @@ def test_a_chunk_that_ends_before_the_readout_reads_nothing() -> None:
     assert len(batch.read_rows) == 0
     assert batch.reads == []
     assert batch.read_spans.num_spans == 0
+
+
+def test_columns_keep_their_shape_on_a_device_that_gets_them_as_one() -> None:
+    shapes = [(3,), (2, 5), (0,), (4, 1)]
+
+    taken = to_device([np.zeros(shape, dtype=np.int64) for shape in shapes], torch.device("meta"))
+
+    assert [tuple(column.shape) for column in taken] == shapes
+    assert all(column.storage_offset() % 2 == 0 for column in taken)  # 16 bytes
 
 
 class TestSegment:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.batch import RowReads
 from engine.prefix_tree import Match, PrefixTree
-from engine.readout import LmHead, read_out
+from engine.readout import LmHead, ask, read_out
 from engine.records import LabelOutcome, LabelReadout, LikelihoodOutcome, LikelihoodReadout, Readout, Row, Unscored
 from engine.sequence import RowState, TaskState
 from engine.step_trie import StepRow
@@ -54,7 +54,8 @@ class CountingKernels(ReferenceKernels):
 
 
 def run(wanted: list[RowReads], hidden: Tensor, head: Tensor, kernels: KernelSet | None = None) -> None:
-    read_out(wanted, hidden, LmHead(weight=head), kernels or ReferenceKernels())
+    questions = ask(wanted, num_rows=len(hidden), device=hidden.device)
+    read_out(questions, hidden, LmHead(weight=head), kernels or ReferenceKernels())
 
 
 def test_labels_are_logits_of_their_tokens_in_their_order(hidden: Tensor, head: Tensor) -> None:
@@ -70,6 +71,33 @@ def test_labels_are_logits_of_their_tokens_in_their_order(hidden: Tensor, head: 
     assert first.log_sum_exp is None
     assert second.logits == pytest.approx(logits[2, [49, 0]].tolist(), abs=1e-5)
     assert second.log_sum_exp == pytest.approx(logits[2].logsumexp(0).item(), abs=1e-5)
+
+
+def test_hidden_states_that_are_read_in_their_order_are_not_copied(hidden: Tensor, head: Tensor) -> None:
+    class Watching(ReferenceKernels):
+        def label_logits(
+            self, hidden: Tensor, head: Tensor, label_ids: Tensor, soft_cap: float | None = None
+        ) -> Tensor:
+            got.append(hidden.data_ptr())
+            return super().label_logits(hidden, head, label_ids, soft_cap)
+
+    got: list[int] = []
+    task = task_for(*[LabelReadout(label_ids=(7, 3))] * 4)
+
+    run([reads(state, task, [place]) for place, state in enumerate(task.rows[:2])], hidden[:2], head, Watching())
+    run(
+        [reads(state, task, [place]) for place, state in zip((1, 0), task.rows[2:], strict=True)],
+        hidden[:2],
+        head,
+        Watching(),
+    )
+
+    assert got[0] == hidden.data_ptr()
+    assert got[1] != hidden.data_ptr()
+    logits = (hidden @ head.T)[:, [7, 3]].tolist()
+    for state, place in zip(task.rows, (0, 1, 1, 0), strict=True):
+        assert isinstance(state.outcome, LabelOutcome)
+        assert state.outcome.logits == pytest.approx(logits[place], abs=1e-5)
 
 
 def test_a_target_is_read_from_the_position_before_each_of_its_tokens(hidden: Tensor, head: Tensor) -> None:

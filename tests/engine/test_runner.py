@@ -248,7 +248,7 @@ class TestQueueLimit:
             engine.submit(task_of([make_row([2] * 20), make_row([*[2] * 20, 3])]))
 
             snapshot = engine.health().snapshot
-            assert (snapshot.queued_tasks, snapshot.queued_tokens) == (2, 10 + 21)
+            assert (snapshot.queued_tasks, snapshot.queued_tokens) == (2, 21)  # the step has run what the first one had
             gate.open()
             at_rest(engine)
 

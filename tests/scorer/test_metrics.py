@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections import Counter
 from typing import get_args
 
@@ -278,6 +279,23 @@ def test_two_services_do_not_share_series() -> None:
     first.count_items("ok", 5)
 
     assert value(second, "scorer_items_total", outcome="ok") == 0
+
+
+def test_a_request_that_ends_leaves_nothing_to_be_counted_later() -> None:
+    class Seconds(float):
+        """Can be asked whether it is still referred to."""
+
+    metrics = Metrics()
+    seconds = Seconds(0.5)
+    kept = weakref.ref(seconds)
+    metrics.observe_ttft(seconds)
+    del seconds
+    assert kept() is not None
+
+    metrics.observe_request(route="/v1/score", outcome="ok", seconds=1.0)
+
+    assert kept() is None
+    assert value(metrics, "scorer_ttft_seconds_sum") == 0.5
 
 
 def test_no_report_is_lost_between_threads() -> None:

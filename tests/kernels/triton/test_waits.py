@@ -117,6 +117,7 @@ def rows_of_every_kind() -> list[Row]:
     return [make_row([*prefix, *tokens(5)]), whole, make_row([*prefix, *tokens(8)], target=4), *chosen]
 
 
+@torch.inference_mode()
 @pytest.mark.parametrize("recorder", [None, Again()], ids=["launched", "replayed"])
 def test_a_step_waits_for_its_readouts_alone_and_for_all_at_once(
     recorder: Again | None, monkeypatch: pytest.MonkeyPatch
