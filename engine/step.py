@@ -92,10 +92,9 @@ class StepRunner:
     def _compute(self, step: Step) -> _Ran:
         layout = lay_out(step, self._cache.block_size)
         began = time.perf_counter()
-        # A CPU has run the layers when they are asked for, and has little of this code left in its caches by then; any
-        # other device runs them meanwhile.
-        at_once = self._decoder.device.type == "cpu"
-        questions = self._ask(layout) if at_once else None
+        # Before the layers of a CPU, which leave little of this code in its caches; after those of another device are
+        # launched, which runs them meanwhile.
+        questions = self._ask(layout) if self._decoder.device.type == "cpu" else None
         self._clock.start()
         hidden = self._replays.run(layout) if self._replays is not None else None
         if hidden is None:

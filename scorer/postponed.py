@@ -9,7 +9,7 @@ from typing import ParamSpec
 
 P = ParamSpec("P")
 
-MOST_CALLS = 4096
+MOST_CALLS = 1024
 """Kept at one time. The one who postpones another makes them all, so that memory stays bounded."""
 
 
