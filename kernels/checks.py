@@ -189,7 +189,7 @@ def check_layers(
 ) -> None:
     """Accept a step for these layers whose keys the plans name."""
     rows, hidden, shape, dtype = num_queries, last.norm.shape[0], last.shape, step.update.dtype
-    num_turns = 1 + max(last.turn, *[layer.turn for layer in layers])
+    num_turns = 1 + max([last.turn, *[layer.turn for layer in layers]])
     if len(step.turns) < num_turns:
         raise KernelInputError(f"turns: {num_turns} kinds of angles wanted, got {len(step.turns)}")
     num_layers, _, num_slots, _ = step.key_pools.shape
