@@ -193,14 +193,15 @@ static state state_in(float *memory, int64_t rows, int64_t width) {
     return (state){memory, memory + (rows + ROWS) * (width + LANES)};
 }
 
-static state share_in(const attention *a, float *shares, int64_t share, int64_t head, int64_t width) {
-    return state_in(shares + (share * a->kv_heads + head) * state_size(a->unit_rows, width), a->unit_rows, width);
+static state share_in(const attention *a, float *shares, int64_t share, int64_t width) {
+    return state_in(shares + share * state_size(a->unit_rows, width), a->unit_rows, width);
 }
 
-static void run_unit(const attention *a, int amx, const unit *u, int64_t head, float *shares, workspace *w) {
-    const int64_t width = w->width, dim = a->head_dim, group = a->group, rows = (u->query_hi - u->query_lo) * group;
+static void run_unit(const attention *a, int amx, const unit *u, float *shares, workspace *w) {
+    const int64_t width = w->width, dim = a->head_dim, group = a->group, head = u->head;
+    const int64_t rows = (u->query_hi - u->query_lo) * group;
     const item *run = a->items + u->item_lo, *end = a->items + u->item_hi;
-    const state all = u->share < 0 ? w->all : share_in(a, shares, u->share, head, width);
+    const state all = u->share < 0 ? w->all : share_in(a, shares, u->share, width);
     for (int64_t r = 0; r < rows; r++) {
         const bf16 *from = a->query + (u->query_lo + r / group) * a->query_stride + (head * group + r % group) * dim;
         memcpy(w->query + r * width, from, dim * sizeof(bf16));
@@ -217,12 +218,12 @@ static void run_unit(const attention *a, int amx, const unit *u, int64_t head, f
     if (u->share < 0) write_out(a, u->query_lo, rows, head, all, width);
 }
 
-static void run_join(const attention *a, const join *j, int64_t head, float *shares, workspace *w) {
+static void run_join(const attention *a, const join *j, float *shares, workspace *w) {
     const int64_t rows = (j->query_hi - j->query_lo) * a->group;
     forget(w->all, rows);
     for (int64_t share = j->share_lo; share < j->share_hi; share++)
-        add_stretch(w->all, share_in(a, shares, share, head, w->width), rows, w->width);
-    write_out(a, j->query_lo, rows, head, w->all, w->width);
+        add_stretch(w->all, share_in(a, shares, share, w->width), rows, w->width);
+    write_out(a, j->query_lo, rows, j->head, w->all, w->width);
 }
 
 /* Memory for units of `rows` rows, kept by the thread for the next call; 0 when there is none. */
@@ -251,12 +252,12 @@ static int take_workspace(workspace *w, int64_t rows, int64_t width) {
 /* Runs all units, then all joins. Gives 0, or 1 when there was no memory to work in. */
 int attend(const attention *a) {
     const int64_t width = round_up(a->head_dim, 32);
-    const size_t shared = a->num_shares * a->kv_heads * state_size(a->unit_rows, width) * sizeof(float);
+    const size_t shared = a->num_shares * state_size(a->unit_rows, width) * sizeof(float);
     float *shares = shared ? aligned_alloc(64, shared) : NULL;
     const int amx = ask_for_tiles();
     int failed = shared && !shares;
     if (failed) return failed;
-#pragma omp parallel if (a->num_units * a->kv_heads > 1)
+#pragma omp parallel if (a->num_units > 1)
     {
         workspace w;
         int ready = take_workspace(&w, a->unit_rows, width);
@@ -264,16 +265,14 @@ int attend(const attention *a) {
         if (!ready)
 #pragma omp atomic write
             failed = 1;
-#pragma omp for schedule(dynamic, 1) collapse(2) nowait
+#pragma omp for schedule(dynamic, 1) nowait
         for (int64_t u = 0; u < a->num_units; u++)
-            for (int64_t head = 0; head < a->kv_heads; head++)
-                if (ready) run_unit(a, amx, a->units + u, head, shares, &w);
+            if (ready) run_unit(a, amx, a->units + u, shares, &w);
         if (a->num_joins) {
 #pragma omp barrier
-#pragma omp for collapse(2) nowait
+#pragma omp for nowait
             for (int64_t j = 0; j < a->num_joins; j++)
-                for (int64_t head = 0; head < a->kv_heads; head++)
-                    if (ready) run_join(a, a->joins + j, head, shares, &w);
+                if (ready) run_join(a, a->joins + j, shares, &w);
         }
         if (amx) leave_tiles(&before);
     }

@@ -14,14 +14,16 @@ enum { NUM_ITEMS, NUM_PIECES, NUM_JOINS, NUM_UNITS, NUM_SHARES, NUM_COUNTS };
 
 typedef struct {
     span_table table;
-    int64_t unit_tokens, num_runs;
-    int split;             /* a unit has the items of one stretch */
+    int64_t unit_tokens, num_runs, kv_heads;
+    int64_t whole_heads;   /* a unit of the heads after them has the items of one stretch */
+    int64_t stretches;     /* that a row sees at most */
     int32_t *previous;     /* [num_spans], see find_previous */
     int32_t *first_piece;  /* [num_spans] */
     int64_t *run_items;    /* [num_runs] how many; then where the next goes; then where they end */
-    keyed *found, *spare;  /* [items] position and span of each item, those of a run together */
-    keyed *order;          /* [items] pairs of query and key of a unit, negative, and its place in `unsorted` */
-    unit *unsorted;        /* [items] */
+    keyed *found;          /* [items] position and span of each item, those of a run together */
+    keyed *order;          /* [units] pairs of query and key of a unit, negative, and its place in `unsorted` */
+    keyed *spare;          /* as many as there are of found or of order */
+    unit *unsorted;        /* [units] */
     item *items;
     piece *pieces;
     join *joins;
@@ -69,6 +71,7 @@ static void measure(work *w) {
         const key_range keys = keys_of(&w->table, m);
         if (keys.low == keys.high) continue;
         const int64_t stretches = (keys.high - 1) / STRETCH - keys.low / STRETCH + 1;
+        w->stretches = most(w->stretches, (keys.high - 1) / STRETCH + 1);
         for (int64_t run = run_lo(w, m); run < run_hi(w, m); run++) w->run_items[run] += stretches;
         w->counts[NUM_ITEMS] += stretches * (run_hi(w, m) - run_lo(w, m));
         w->counts[NUM_PIECES] += put_pieces(w, m, NULL);
@@ -113,30 +116,36 @@ static item item_of(const work *w, int64_t run, int64_t position, int64_t m) {
     };
 }
 
-static void add_unit(work *w, int64_t run, int64_t item_lo, int64_t item_hi, int64_t share) {
+static void add_unit(work *w, int64_t run, int64_t head, int64_t item_lo, int64_t item_hi, int64_t share) {
     const int64_t query_lo = run * w->unit_tokens, query_hi = least(query_lo + w->unit_tokens, w->table.num_queries);
     const int64_t number = w->counts[NUM_UNITS]++;
     int64_t pairs = 0;
     for (const item *i = w->items + item_lo; i < w->items + item_hi; i++) pairs += (int64_t)(i->query_hi - i->query_lo) * i->tokens;
     w->order[number] = (keyed){-pairs, number};
-    w->unsorted[number] = (unit){(int32_t)query_lo, (int32_t)query_hi, (int32_t)item_lo, (int32_t)item_hi, (int32_t)share};
+    w->unsorted[number] = (unit){(int32_t)head,    (int32_t)query_lo, (int32_t)query_hi,
+                                 (int32_t)item_lo, (int32_t)item_hi,  (int32_t)share};
 }
 
-/* The units of a run that has the items [low, high), and how they are joined. */
-static void add_units(work *w, int64_t run, int64_t low, int64_t high) {
-    const item *items = w->items;
-    if (!w->split || items[low].position / STRETCH == items[high - 1].position / STRETCH) {
-        add_unit(w, run, low, high, -1);
-        return;
-    }
+static int64_t stretch_of(const work *w, int64_t item) { return w->items[item].position / STRETCH; }
+
+/* A unit for each stretch of the items [low, high) of a run, and how they are joined. */
+static void add_shares(work *w, int64_t run, int64_t head, int64_t low, int64_t high) {
     const int64_t share_lo = w->counts[NUM_SHARES];
     for (int64_t first = low, next = low + 1; next <= high; next++) {
-        if (next < high && items[next].position / STRETCH == items[first].position / STRETCH) continue;
-        add_unit(w, run, first, next, w->counts[NUM_SHARES]++);
+        if (next < high && stretch_of(w, next) == stretch_of(w, first)) continue;
+        add_unit(w, run, head, first, next, w->counts[NUM_SHARES]++);
         first = next;
     }
     const unit *any = w->unsorted + w->counts[NUM_UNITS] - 1;
-    w->joins[w->counts[NUM_JOINS]++] = (join){any->query_lo, any->query_hi, (int32_t)share_lo, (int32_t)w->counts[NUM_SHARES]};
+    w->joins[w->counts[NUM_JOINS]++] =
+        (join){any->head, any->query_lo, any->query_hi, (int32_t)share_lo, (int32_t)w->counts[NUM_SHARES]};
+}
+
+/* The units of a run that has the items [low, high). */
+static void add_units(work *w, int64_t run, int64_t low, int64_t high) {
+    const int64_t whole = stretch_of(w, low) == stretch_of(w, high - 1) ? w->kv_heads : w->whole_heads;
+    for (int64_t head = 0; head < whole; head++) add_unit(w, run, head, low, high, -1);
+    for (int64_t head = whole; head < w->kv_heads; head++) add_shares(w, run, head, low, high);
 }
 
 /* Items, pieces, joins, units, positions and block ids, one after the other. */
@@ -161,19 +170,23 @@ static void write_work(work *w, int32_t *into) {
     memcpy(positions + t->num_queries, t->block_ids, t->num_blocks * sizeof *positions);
 }
 
+static int64_t most_joins(const work *w) { return w->num_runs * (w->kv_heads - w->whole_heads); }
+
+static int64_t most_units(const work *w) { return w->num_runs * w->whole_heads + most_joins(w) * w->stretches; }
+
 /* Bytes that write_work fills at most. */
 static int64_t room_for(const work *w) {
-    const int64_t items = w->counts[NUM_ITEMS], units = w->split ? items : w->num_runs, joins = w->split ? w->num_runs : 0;
-    return items * sizeof(item) + w->counts[NUM_PIECES] * sizeof(piece) + joins * sizeof(join) + units * sizeof(unit) +
-           (w->table.num_queries + w->table.num_blocks) * sizeof(int32_t);
+    return w->counts[NUM_ITEMS] * sizeof(item) + w->counts[NUM_PIECES] * sizeof(piece) + most_joins(w) * sizeof(join) +
+           most_units(w) * sizeof(unit) + (w->table.num_queries + w->table.num_blocks) * sizeof(int32_t);
 }
 
 static int write_if_memory(work *w, int32_t *into) {
-    const int64_t items = w->counts[NUM_ITEMS];
-    char *memory = malloc((items + 1) * (3 * sizeof(keyed) + sizeof(unit))); /* one more: none is no error */
+    const int64_t items = w->counts[NUM_ITEMS], units = most_units(w);
+    const int64_t num_keyed = items + units + most(items, units);
+    char *memory = malloc((num_keyed + 1) * sizeof(keyed) + units * sizeof(unit)); /* one more: none is no error */
     if (!memory) return NO_MEMORY;
-    w->found = (keyed *)memory, w->spare = w->found + items, w->order = w->spare + items;
-    w->unsorted = (unit *)(w->order + items);
+    w->found = (keyed *)memory, w->order = w->found + items, w->spare = w->order + units;
+    w->unsorted = (unit *)(w->found + num_keyed);
     write_work(w, into);
     free(memory);
     return SOUND;
@@ -183,9 +196,11 @@ static int write_if_memory(work *w, int32_t *into) {
  * units and shares there are.
  *
  * Gives how many bytes are wanted; more than `room`: nothing was written; negative: UNSOUND or NO_MEMORY. */
-int64_t cut_attention(const void *packed, int64_t unit_tokens, int split, int32_t *into, int64_t room, int64_t *counts) {
-    work w = {.table = unpack_table(packed), .unit_tokens = unit_tokens, .split = split, .counts = counts};
+int64_t cut_attention(const void *packed, int64_t unit_tokens, int64_t kv_heads, int64_t whole_heads, int32_t *into,
+                      int64_t room, int64_t *counts) {
+    work w = {.table = unpack_table(packed), .unit_tokens = unit_tokens, .counts = counts};
     const int64_t num_spans = w.table.num_spans;
+    w.kv_heads = kv_heads, w.whole_heads = whole_heads;
     w.num_runs = (w.table.num_queries + unit_tokens - 1) / unit_tokens;
     memset(counts, 0, NUM_COUNTS * sizeof *counts);
     char *memory = calloc(w.num_runs + num_spans + 1, sizeof(int64_t)); /* one more: none is no error */

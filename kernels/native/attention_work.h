@@ -6,7 +6,7 @@
 #define STRETCH 512  /* keys whose scores are held at once and whose sums begin empty */
 
 typedef struct {
-    int32_t query_lo, query_hi, item_lo, item_hi, share;
+    int32_t head, query_lo, query_hi, item_lo, item_hi, share;
 } unit;
 
 typedef struct {
@@ -18,5 +18,5 @@ typedef struct {
 } piece;
 
 typedef struct {
-    int32_t query_lo, query_hi, share_lo, share_hi;
+    int32_t head, query_lo, query_hi, share_lo, share_hi;
 } join;

@@ -23,14 +23,14 @@ _NO_MEMORY = -2  # as spans.h has it
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionWork:
-    """A step cut into units: runs of query tokens, each with the runs of keys that they see.
+    """A step cut into units: runs of query tokens under one KV head, each with the runs of keys that they see.
 
     Sums over keys are taken in tiles of 32 and in stretches of 512 that begin with empty sums, both from multiples of
     their length on.
 
-    ``units`` [U, 5]: query_lo, query_hi, item_lo, item_hi, share; most work first. A unit without a share (-1)
+    ``units`` [U, 6]: head, query_lo, query_hi, item_lo, item_hi, share; most work first. A unit without a share (-1)
     gives results; the others hold the items of one stretch of keys and give a share of them.
-    ``joins`` [J, 4]: query_lo, query_hi, share_lo, share_hi: results from the shares of these queries, in order.
+    ``joins`` [J, 5]: head, query_lo, query_hi, share_lo, share_hi: results from the shares of these queries, in order.
     ``items`` [I, 7]: query_lo, query_hi, position, tokens, causal, piece, skip. Queries see ``tokens`` keys from
     ``position``, the first of a tile, on, none of another stretch. Those of a unit are in order of position.
     ``pieces`` [P, 3]: key_lo, tokens, from_pool, as in :class:`kernels.api.SpanTable`. The keys of an item are in the
@@ -57,13 +57,14 @@ class AttentionCut:
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, size = ctypes.c_void_p, ctypes.c_int64
         self._cut = library.cut_attention
-        self._cut.argtypes = [pointer, size, ctypes.c_int, pointer, size, pointer]
+        self._cut.argtypes = [pointer, size, size, size, pointer, size, pointer]
         self._cut.restype = size
 
     def __call__(self, table: SpanTable, *, group: int, kv_heads: int, num_threads: int) -> AttentionWork:
         """Units of a step for ``group`` query heads to each of ``kv_heads`` KV heads.
 
-        Units with few rows are given to several threads, a stretch of keys to each.
+        In a step with few rows, heads that cannot be dealt out evenly are given to several threads, a stretch of keys
+        to each.
 
         Args:
             table: :func:`kernels.checks.check_spans` accepts it.
@@ -75,19 +76,25 @@ class AttentionCut:
         fair = table.num_queries * group * kv_heads // (_UNITS_PER_THREAD * num_threads)
         unit_tokens = max(min(max(fair, _LEAST_ROWS), _MOST_ROWS) // group, 1)
         num_runs = -(-table.num_queries // unit_tokens)
-        split = num_threads > 1 and num_runs * kv_heads < _UNITS_PER_THREAD * num_threads
+        whole_heads = kv_heads
+        if num_threads > 1 and num_runs * kv_heads < _UNITS_PER_THREAD * num_threads:
+            # Shares go from cache to cache, and joins wait for all of them, so few heads are cut along their keys:
+            # those left over when every thread has had as many heads of a run as any other. Heads of one run are equal
+            # work; those of several are not counted together, since one may see a far longer prefix, and threads would
+            # wait for whoever had it.
+            whole_heads -= kv_heads % num_threads
         memory, (num_items, num_pieces, num_joins, num_units, num_shares) = self._written(
-            pack_spans(table), unit_tokens, split=split
+            pack_spans(table), unit_tokens, kv_heads=kv_heads, whole_heads=whole_heads
         )
         pieces = 7 * num_items
         joins = pieces + 3 * num_pieces
-        units = joins + 4 * num_joins
-        positions = units + 5 * num_units
+        units = joins + 5 * num_joins
+        positions = units + 6 * num_units
         starts = units, 0, pieces, joins, positions, positions + table.num_queries
         first = ctypes.addressof(ctypes.c_char.from_buffer(memory.data))
         return AttentionWork(
-            units=memory[units:positions].reshape(-1, 5),
-            joins=memory[joins:units].reshape(-1, 4),
+            units=memory[units:positions].reshape(-1, 6),
+            joins=memory[joins:units].reshape(-1, 5),
             items=memory[:pieces].reshape(-1, 7),
             pieces=memory[pieces:joins].reshape(-1, 3),
             num_shares=num_shares,
@@ -96,7 +103,9 @@ class AttentionCut:
             addresses=tuple([first + 4 * start for start in starts]),
         )
 
-    def _written(self, packed: bytes, unit_tokens: int, *, split: bool) -> tuple[IntArray, list[int]]:
+    def _written(
+        self, packed: bytes, unit_tokens: int, *, kv_heads: int, whole_heads: int
+    ) -> tuple[IntArray, list[int]]:
         """Items, pieces, joins, units, positions and block ids, one after the other.
 
         Also how many of the first four there are, and how many shares.
@@ -106,7 +115,7 @@ class AttentionCut:
         while wanted > memory.nbytes:
             memory = np.empty(wanted // 4, np.int32)
             into = ctypes.byref(ctypes.c_char.from_buffer(memory.data))
-            wanted = self._cut(packed, unit_tokens, split, into, memory.nbytes, counts)
+            wanted = self._cut(packed, unit_tokens, kv_heads, whole_heads, into, memory.nbytes, counts)
         if wanted == _NO_MEMORY:
             raise MemoryError("no memory to cut a step for attention")
         if wanted < 0:

@@ -218,11 +218,11 @@ static void run_panels(const product *p, int64_t from, int64_t to, float *sums, 
 
 static _Thread_local kept_memory kept;
 
-/* Packs the rows; gives where. What another processor wrote is slow to come by, so each thread packs all rows for itself
- * where it can: where no stream is added to. */
+/* Packs the rows; gives where. */
 static bf16 *pack_rows(const layer *l, const sizes *z, bf16 *shared, bf16 *own) {
-    if (!l->stream) {
-        for (int64_t lo = 0; lo < l->rows; lo += 16) pack_tile(l, z, own, lo);
+    if (packs_alone(l)) {
+        const layer mine = with_copy(*l, omp_get_thread_num());
+        for (int64_t lo = 0; lo < l->rows; lo += 16) pack_tile(&mine, z, own, lo);
         return own;
     }
 #pragma omp for schedule(static)
@@ -230,35 +230,47 @@ static bf16 *pack_rows(const layer *l, const sizes *z, bf16 *shared, bf16 *own) 
     return shared;
 }
 
-/* All rows are one block; threads share the panels. Gives 0, or 1 when there was no memory to work in. */
-int run_coded_layer(const layer *l, int64_t threads) {
-    const sizes z = sizes_of(l, l->rows);
-    const int64_t own_bytes = z.sums_bytes + DEPTH * STEP * 2 + z.block_bytes; /* of each thread */
-    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * own_bytes);
-    if (!memory) return 1;
-    bf16 *inner = (bf16 *)(memory + z.block_bytes);
+static int64_t shared_bytes(const sizes *z) { return z->block_bytes + z->inner_bytes; }
+
+/* Of each thread: sums, unpacked steps, packed rows. */
+static int64_t own_bytes(const sizes *z) { return z->sums_bytes + DEPTH * STEP * 2 + z->block_bytes; }
+
+/* The part of one thread of a team in a layer; ends when all are done. All rows are one block; threads share the panels. */
+static void run_share(const layer *l, const sizes *z, char *shared, char *own, int64_t threads) {
+    bf16 *inner = (bf16 *)(shared + z->block_bytes), *unpacked = (bf16 *)(own + z->sums_bytes);
+    float *sums = (float *)own;
     const target out = {.to = l->out, .stride = l->out_width, .bias = l->bias};
-    const target between = {.to = inner, .steps = z.inner_steps, .gate = l->gate};
-    const int64_t first_chunk = chunk_of(z.first_panels, threads), second_chunk = chunk_of(z.second_panels, threads);
+    const target between = {.to = inner, .steps = z->inner_steps, .gate = l->gate};
+    const int64_t first_chunk = chunk_of(z->first_panels, threads), second_chunk = chunk_of(z->second_panels, threads);
+    const product first = {.weight = l->first, .coding = l->first_coding, .steps = z->in_steps, .rows = l->rows,
+                           .columns = l->gate ? z->inner_steps * 32 : l->out_width,
+                           .block = pack_rows(l, z, (bf16 *)shared, unpacked + DEPTH * STEP),
+                           .to = l->gate ? between : out};
+    const product second = {.weight = l->second, .coding = l->second_coding, .steps = z->inner_steps, .rows = l->rows,
+                            .columns = l->out_width, .block = inner, .to = out};
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t p = 0; p < z->first_panels; p += first_chunk)
+        run_panels(&first, p, least(p + first_chunk, z->first_panels), sums, unpacked);
+    if (l->gate)
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t p = 0; p < z->second_panels; p += second_chunk)
+            run_panels(&second, p, least(p + second_chunk, z->second_panels), sums, unpacked);
+}
+
+int run_coded_chain(const layer *chain, int64_t count, int64_t threads) {
+    sizes z[CHAIN];
+    int64_t shared = 0, own = 0;
+    for (int64_t i = 0; i < count; i++) {
+        z[i] = sizes_of(chain + i, chain->rows);
+        shared = most(shared, shared_bytes(z + i)), own = most(own, own_bytes(z + i));
+    }
+    char *memory = take(&kept, shared + threads * own);
+    if (!memory) return 1;
 #pragma omp parallel
     {
-        char *own = memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * own_bytes;
-        float *sums = (float *)own;
-        bf16 *unpacked = (bf16 *)(own + z.sums_bytes);
-        const bf16 *block = pack_rows(l, &z, (bf16 *)memory, unpacked + DEPTH * STEP);
-        const product first = {.weight = l->first, .coding = l->first_coding, .steps = z.in_steps, .rows = l->rows,
-                               .columns = l->gate ? z.inner_steps * 32 : l->out_width, .block = block,
-                               .to = l->gate ? between : out};
-        const product second = {.weight = l->second, .coding = l->second_coding, .steps = z.inner_steps, .rows = l->rows,
-                                .columns = l->out_width, .block = inner, .to = out};
         const tile_shapes before = enter_tiles();
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t p = 0; p < z.first_panels; p += first_chunk)
-            run_panels(&first, p, least(p + first_chunk, z.first_panels), sums, unpacked);
-        if (l->gate)
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t p = 0; p < z.second_panels; p += second_chunk)
-                run_panels(&second, p, least(p + second_chunk, z.second_panels), sums, unpacked);
+        for (int64_t i = 0; i < count; i++)
+            run_share(chain + i, z + i, memory, memory + shared + omp_get_thread_num() * own, threads);
         leave_tiles(&before);
     }
     return 0;

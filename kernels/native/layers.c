@@ -6,6 +6,7 @@
 #include "tiles.h"
 
 #if defined(__AMX_BF16__)
+#include <omp.h>
 #include <string.h>
 
 #include "attention.h"
@@ -44,6 +45,7 @@ typedef struct {
     bf16 *qkv, *attended;            /* [rows, query, key and value]; [rows, query] */
     float *read_stream;              /* [read, hidden] */
     bf16 *read_update, *read_query;  /* [read, hidden]; [read, query] */
+    float *copies;                   /* of the stream, as a layer has them, or NULL */
 } workspace;
 
 static int64_t query_width(const attention *a) { return a->kv_heads * a->group * a->head_dim; }
@@ -78,6 +80,20 @@ static void keep(const decoder_step *s, const bf16 *from, int64_t stride, bf16 *
                    dim * sizeof(bf16));
 }
 
+/* Every thread gets a copy of the stream where all layers that add to it take one. */
+static int take_copies(const decoder_step *s, workspace *w) {
+    static _Thread_local kept_memory kept;
+    const int64_t count = s->rows * s->last_query->in, others = omp_get_max_threads() - 1;
+    w->copies = NULL;
+    for (int64_t i = 0; i < s->num_layers; i++)
+        if (!takes_copies(&s->layers[i].qkv, s->rows) ||
+            (i + 1 < s->num_layers && !takes_copies(&s->layers[i].feed_forward, s->rows)))
+            return 1;
+    if (others && !(w->copies = (float *)take(&kept, others * count * sizeof(float)))) return 0;
+    for (int64_t i = 0; i < others; i++) memcpy(w->copies + i * count, s->stream, count * sizeof(float));
+    return 1;
+}
+
 static layer of_rows(layer l, int64_t rows, float *stream, const bf16 *x, bf16 *out) {
     l.rows = rows, l.stream = stream, l.x = x, l.out = out, l.x_stride = l.in;
     return l;
@@ -100,8 +116,11 @@ static attention placed(const decoder_step *s, const workspace *w, int64_t numbe
     return a;
 }
 
-static layer qkv_of(const decoder_step *s, const workspace *w, int64_t number) {
-    return of_rows(s->layers[number].qkv, s->rows, s->stream, s->update, w->qkv);
+/* Of a layer that adds the update to the stream of all rows. */
+static layer adding(layer l, const decoder_step *s, const workspace *w, bf16 *out) {
+    l = of_rows(l, s->rows, s->stream, s->update, out);
+    l.copies = w->copies;
+    return l;
 }
 
 /* All of a layer behind its first product, and the first product of the next layer if that is not the last. */
@@ -111,9 +130,9 @@ static int run_one(const decoder_step *s, const workspace *w, int64_t number) {
     if (attend(&a)) return 1;
     /* the update was added to the stream before the first product, so its memory is free */
     layer chain[CHAIN] = {of_rows(l->attention_out, s->rows, NULL, w->attended, s->update),
-                          of_rows(l->feed_forward, s->rows, s->stream, s->update, s->update)};
+                          adding(l->feed_forward, s, w, s->update)};
     if (number + 2 == s->num_layers) return run_chain(chain, 2);
-    chain[2] = qkv_of(s, w, number + 1);
+    chain[2] = adding(s->layers[number + 1].qkv, s, w, w->qkv);
     return run_chain(chain, 3);
 }
 
@@ -146,7 +165,7 @@ static int run_last(const decoder_step *s, const workspace *w) {
     const int64_t number = s->num_layers - 1, hidden = s->last_query->in;
     const decoder_layer *l = s->layers + number;
     if (query_last(s, w)) return 1;
-    const layer key_value = qkv_of(s, w, number);
+    const layer key_value = adding(l->qkv, s, w, w->qkv);
     if (run_layer(&key_value)) return 1;
     attention a = placed(s, w, number, 0, s->attend_read);
     if (s->num_read == 0) return 0;
@@ -164,9 +183,9 @@ static int run_last(const decoder_step *s, const workspace *w) {
 int run_layers(const decoder_step *s) {
     workspace w;
     if (s->rows == 0) return 0;
-    if (!take_workspace(s, &w)) return 1;
+    if (!take_workspace(s, &w) || !take_copies(s, &w)) return 1;
     if (s->num_layers > 1) {
-        const layer first = qkv_of(s, &w, 0);
+        const layer first = adding(s->layers->qkv, s, &w, w.qkv);
         if (run_layer(&first)) return 1;
     }
     for (int64_t i = 0; i + 1 < s->num_layers; i++)

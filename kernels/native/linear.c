@@ -215,16 +215,23 @@ static int chain_by_rows(const layer *chain, int64_t count, int64_t threads) {
 /* All rows are one block; threads share the panels. */
 static int layer_by_panels(const layer *l, int64_t threads) {
     const sizes z = sizes_of(l, l->rows);
-    char *memory = take(&kept, z.block_bytes + z.inner_bytes + threads * z.sums_bytes);
+    const int64_t shared = z.block_bytes + z.inner_bytes, own_bytes = z.block_bytes + z.sums_bytes;
+    char *memory = take(&kept, shared + threads * own_bytes);
     if (!memory) return 1;
-    bf16 *block = (bf16 *)memory, *inner = (bf16 *)(memory + z.block_bytes);
+    bf16 *inner = (bf16 *)(memory + z.block_bytes);
     const int64_t first_chunk = chunk_of(z.first_panels, threads), second_chunk = chunk_of(z.second_panels, threads);
 #pragma omp parallel
     {
-        float *sums = (float *)(memory + z.block_bytes + z.inner_bytes + omp_get_thread_num() * z.sums_bytes);
+        char *own = memory + shared + omp_get_thread_num() * own_bytes;
+        bf16 *block = (bf16 *)(packs_alone(l) ? own : memory);
+        float *sums = (float *)(own + z.block_bytes);
+        const layer mine = with_copy(*l, omp_get_thread_num());
         const tile_shapes before = enter_tiles();
+        if (packs_alone(l))
+            for (int64_t row = 0; row < l->rows; row++) pack_row(&mine, block, row, row);
+        else
 #pragma omp for schedule(static)
-        for (int64_t row = 0; row < l->rows; row++) pack_row(l, block, row, row);
+            for (int64_t row = 0; row < l->rows; row++) pack_row(l, block, row, row);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t p = 0; p < z.first_panels; p += first_chunk)
             first_product(l, &z, block, inner, 0, l->rows, p, least(p + first_chunk, z.first_panels), sums);
@@ -240,16 +247,21 @@ static int layer_by_panels(const layer *l, int64_t threads) {
 /* Whether the functions of this source can be used here. */
 int tiles_allowed(void) { return ask_for_tiles(); }
 
+int takes_copies(const layer *l, int64_t rows) { return rows <= 32 && l->first_coding != CODING_INT8; }
+
 int run_layer(const layer *l) {
     const int64_t threads = omp_get_max_threads();
     if (l->rows == 0) return 0;
     if (l->rows > FEW) return chain_by_rows(l, 1, threads);
     if (l->first_coding == CODING_INT8) return run_panels8(l, threads);
-    return l->first_coding || l->second_coding ? run_coded_layer(l, threads) : layer_by_panels(l, threads);
+    return has_codes(l) ? run_coded_chain(l, 1, threads) : layer_by_panels(l, threads);
 }
 
 int run_chain(const layer *chain, int64_t count) {
+    int coded = 1;
     if (chain->rows > FEW) return chain_by_rows(chain, count, omp_get_max_threads());
+    for (int64_t i = 0; i < count; i++) coded &= has_codes(chain + i);
+    if (coded && chain->rows) return run_coded_chain(chain, count, omp_get_max_threads());
     for (int64_t i = 0; i < count; i++)
         if (run_layer(chain + i)) return 1;
     return 0;

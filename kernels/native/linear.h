@@ -7,6 +7,7 @@ enum { GATE_NONE, GATE_SILU, GATE_GELU };
 
 typedef struct {
     float *stream;                  /* [rows, in] dense, to which x is added; NULL: x itself is the input */
+    float *copies;                  /* [threads - 1, rows, in], the same for all threads but the first; NULL: they share it */
     const bf16 *x;                  /* [rows, in] */
     const float *norm;              /* [in] weight of the norm of stream */
     const char *first, *second;     /* packed; second NULL: a linear layer, else a feed-forward part */
@@ -25,6 +26,9 @@ int run_layer(const layer *l);
 /* The same for layers of the same rows that follow each other. */
 int run_chain(const layer *chain, int64_t count);
 
-/* The same with few rows where a weight is coded; see coded.c. */
-int run_coded_layer(const layer *l, int64_t threads);
+/* Whether so few rows go through the layer that each thread can add them to a copy of the stream. */
+int takes_copies(const layer *l, int64_t rows);
+
+/* run_chain for layers with few rows of which each has a coded weight; see coded.c. */
+int run_coded_chain(const layer *chain, int64_t count, int64_t threads);
 #endif

@@ -20,7 +20,7 @@ GATES: dict[Activation, int] = {"silu": 1, "gelu_tanh": 2}
 INT8 = 5
 """The coding of a weight that is multiplied in 8 bits."""
 
-_POINTERS = ("stream", "x", "norm", "first", "second", "bias", "out")
+_POINTERS = ("stream", "copies", "x", "norm", "first", "second", "bias", "out")
 _SIZES = ("rows", "inputs", "inner", "out_width", "x_stride", "gate", "first_coding", "second_coding")
 
 

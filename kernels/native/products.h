@@ -1,6 +1,7 @@
 /* What linear.c and coded.c share: where the results of a product go, and the sizes of a layer. */
 #pragma once
 #include "linear.h"
+#include "weights.h"
 
 #if defined(__AMX_BF16__)
 /* What a panel becomes: columns [column, column + width) of rows that are `stride` elements apart; with a gate, 16 columns of
@@ -17,6 +18,11 @@ static inline target panel_of(target t, int64_t panel, int64_t columns) {
     t.column = panel * width;
     t.width = least(width, columns - t.column);
     return t;
+}
+
+/* Whether a weight becomes bfloat16 on the way into a product. */
+static inline int has_codes(const layer *l) {
+    return l->first_coding != CODING_INT8 && (l->first_coding || l->second_coding);
 }
 
 typedef struct {

@@ -58,6 +58,16 @@ static void pack_row(const layer *l, bf16 *block, int64_t row, int64_t r) {
         pack_plain(l->x + r * l->x_stride, block, steps, row, l->in);
 }
 
+/* What another processor wrote is slow to come by, so with few rows each thread packs all of them for itself where it can: where
+ * no stream is added to, or it has a copy of that. */
+static inline int packs_alone(const layer *l) { return !l->stream || l->copies; }
+
+/* The layer with the copy of a thread, if there are copies, in place of the stream. */
+static inline layer with_copy(layer l, int64_t thread) {
+    if (l.stream && l.copies && thread) l.stream = l.copies + (thread - 1) * l.rows * l.in;
+    return l;
+}
+
 /* What silu(gate), or gelu(gate) by the tanh approximation, is gate / (1 + exp(-x)) of: 1 + tanh(y) is 2 / (1 + exp(-2 y)) */
 static inline __m512 before_logistic(__m512 gate, int64_t kind) {
     if (kind != GATE_GELU) return gate;

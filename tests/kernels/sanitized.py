@@ -52,8 +52,8 @@ def attend(native: NativeOps, seed: int) -> None:
     nodes = random_trie(rng, num_nodes=int(rng.integers(1, 9)), max_tokens=int(rng.choice([20, 90, 700])))
     case = make_case(
         nodes,
-        num_heads=6,
-        num_kv_heads=2,
+        num_heads=9,
+        num_kv_heads=3,
         head_dim=int(rng.choice([16, 64, 80])),
         dtype=torch.bfloat16,
         window=int(rng.choice([0, 50])) or None,
@@ -61,7 +61,7 @@ def attend(native: NativeOps, seed: int) -> None:
         seed=seed,
     )
     assert native.attention is not None
-    work = native.attention.cut(case.table, group=3, kv_heads=2, num_threads=int(rng.choice([1, 2, 16])))
+    work = native.attention.cut(case.table, group=3, kv_heads=3, num_threads=int(rng.choice([1, 2, 16])))
     assert isinstance(case.key_pool, Tensor)
     assert isinstance(case.value_pool, Tensor)
     native.attention(case.query, case.key, case.value, case.key_pool, case.value_pool, work, case.shape)

@@ -64,7 +64,12 @@ def test_row_that_is_not_a_number_shows_it_and_stays_alone(names: tuple[str, ...
         ("attention.c", "run->position / STRETCH == stretch", "1"),
         ("panels.h", "_mm512_cvtepu16_epi32(odd)", "_mm512_cvtepu16_epi32(even)"),
         ("attention_work.c", "t->key_lo[m] + t->key_tokens[m] - keys", "t->key_lo[m]"),
-        ("attention_work.c", "add_unit(w, run, first, next,", "add_unit(w, run, first, next - (first > low),"),
+        (
+            "attention_work.c",
+            "add_unit(w, run, head, first, next,",
+            "add_unit(w, run, head, first, next - (first > low),",
+        ),
+        ("attention_work.c", "(join){any->head,", "(join){0,"),
     ],
 )
 def test_library_with_a_planted_bug_is_not_used(
@@ -72,7 +77,7 @@ def test_library_with_a_planted_bug_is_not_used(
 ) -> None:
     """Drop the causal mask, run past the end of a block, mix up heads, leave old sums as they are within a stretch
     and after it, read a piece twice, lose a share, sum over stretches at once, take a value twice; complete a tile
-    with the first keys of the span before, lose the last item of a share."""
+    with the first keys of the span before, lose the last item of a share, join all shares as those of one head."""
     sources = (*BASE_SOURCES, "attention_work.c", "attention.c")
     library = build_broken(tmp_path, monkeypatch, sources, name, sound, broken)
     monkeypatch.setattr(ops, "find_library", lambda: library)

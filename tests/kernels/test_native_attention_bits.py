@@ -217,6 +217,7 @@ def test_a_row_has_the_same_bits_in_every_step(
 @pytest.mark.parametrize("native", [NATIVE, WITHOUT_TILES], ids=["best", "without_tiles"])
 @pytest.mark.parametrize("cached", [[2000], [700, 1, 1299], [1536, 464]])
 def test_threads_that_share_the_keys_of_a_row_give_the_bits_of_one(native: NativeOps | None, cached: list[int]) -> None:
+    """Two threads have a head each and share the third; of sixteen none has a whole head."""
     if native is None:
         pytest.skip("no AVX512-BF16 without AMX here")
     rng = np.random.default_rng(0)

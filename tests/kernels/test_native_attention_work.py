@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from kernels.api import KernelInputError, SpanTable
 from kernels.checks import check_spans
 from kernels.native import AttentionCut, AttentionWork, find_library
-from tests.kernels.cases import make_case, prefix_with_rows, random_trie
+from tests.kernels.cases import Node, make_case, prefix_with_rows, random_trie
 
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no C compiler here")
@@ -57,18 +58,18 @@ def random_table(seed: int, max_tokens: int) -> SpanTable:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("max_tokens", [9, 400])
-@pytest.mark.parametrize("num_threads", [1, 16])
+@pytest.mark.parametrize("num_threads", [1, 2, 16])
 def test_every_query_sees_the_keys_of_its_spans_in_order_of_position(
     cut: AttentionCut, seed: int, max_tokens: int, num_threads: int
 ) -> None:
     table = random_table(seed, max_tokens)
     work = cut(table, group=3, kv_heads=3, num_threads=num_threads)
 
-    for query in range(table.num_queries):
+    for head, query in product(range(3), range(table.num_queries)):
         parts = sorted(
             (work.items[first, 2], keys_of_items(work, first, end, query))
-            for low, high, first, end, _ in work.units.tolist()
-            if low <= query < high
+            for of, low, high, first, end, _ in work.units.tolist()
+            if of == head and low <= query < high
         )
         assert [key for _, part in parts for key in part] == keys_of_spans(table, query)
 
@@ -91,28 +92,33 @@ def test_items_begin_with_a_tile_and_end_before_the_next_unless_nobody_sees_more
 def test_items_are_of_queries_of_their_unit(cut: AttentionCut, num_threads: int) -> None:
     work = cut(random_table(3, 700), group=3, kv_heads=3, num_threads=num_threads)
 
-    for low, high, first, end, _ in work.units.tolist():
+    for _, low, high, first, end, _ in work.units.tolist():
         assert (work.items[first:end, 0] >= low).all()
         assert (work.items[first:end, 1] <= high).all()
         assert (work.items[first:end, 0] < work.items[first:end, 1]).all()
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 16])
-def test_every_query_is_answered_once_and_every_share_is_joined_in_order(cut: AttentionCut, num_threads: int) -> None:
+def test_every_query_is_answered_once_for_each_head_and_every_share_is_joined_in_order(
+    cut: AttentionCut, num_threads: int
+) -> None:
     table = random_table(3, 700)
     work = cut(table, group=3, kv_heads=3, num_threads=num_threads)
     shares = {
-        share: (low, high, work.items[first, 2]) for low, high, first, _, share in work.units.tolist() if share >= 0
+        share: (head, low, high, work.items[first, 2])
+        for head, low, high, first, _, share in work.units.tolist()
+        if share >= 0
     }
 
-    whole = [(low, high) for low, high, _, _, share in work.units.tolist() if share < 0]
-    joined = [(low, high) for low, high, *_ in work.joins.tolist()]
-    assert sorted(query for low, high in whole + joined for query in range(low, high)) == [*range(table.num_queries)]
-    assert (work.units[:, 1] - work.units[:, 0]).max() <= work.unit_tokens
+    whole = [(head, low, high) for head, low, high, _, _, share in work.units.tolist() if share < 0]
+    joined = [(head, low, high) for head, low, high, *_ in work.joins.tolist()]
+    answered = sorted((head, query) for head, low, high in whole + joined for query in range(low, high))
+    assert answered == [*product(range(3), range(table.num_queries))]
+    assert (work.units[:, 2] - work.units[:, 1]).max() <= work.unit_tokens
     assert sorted(shares) == [*range(work.num_shares)]
-    for low, high, first, end in work.joins.tolist():
-        assert all(shares[share][:2] == (low, high) for share in range(first, end))
-        stretches = [shares[share][2] // STRETCH for share in range(first, end)]
+    for *of, first, end in work.joins.tolist():
+        assert all(shares[share][:3] == tuple(of) for share in range(first, end))
+        stretches = [shares[share][3] // STRETCH for share in range(first, end)]
         assert stretches == sorted(set(stretches))
     assert bool(shares) is (num_threads == 16)
 
@@ -135,8 +141,35 @@ def test_only_a_step_with_few_rows_is_split_along_its_keys(cut: AttentionCut) ->
     )
 
     assert cut(one, group=3, kv_heads=3, num_threads=1).num_shares == 0
-    assert cut(one, group=3, kv_heads=3, num_threads=2).num_shares == 4
+    assert cut(one, group=3, kv_heads=3, num_threads=16).num_shares == 3 * 4
     assert cut(many, group=3, kv_heads=3, num_threads=2).num_shares == 0
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "num_threads", "split"), [(1, 2, [0]), (3, 2, [2]), (4, 2, []), (2, 3, [0, 1]), (5, 3, [3, 4])]
+)
+def test_heads_that_threads_cannot_share_out_evenly_are_split_and_others_whole(
+    cut: AttentionCut, kv_heads: int, num_threads: int, split: list[int]
+) -> None:
+    nodes = prefix_with_rows(2000, [24])
+    table = make_case(nodes, num_heads=3 * kv_heads, num_kv_heads=kv_heads, head_dim=16).table
+    work = cut(table, group=3, kv_heads=kv_heads, num_threads=num_threads)
+
+    whole = [head for head in range(kv_heads) if head not in split]
+    assert work.units[:, 0].tolist() == whole + [head for head in split for _ in range(3)] + split
+    assert (work.units[:, 5] < 0).tolist() == [True] * len(whole) + [False] * 4 * len(split)
+    assert work.joins[:, 0].tolist() == split
+
+
+def test_as_many_heads_stay_whole_in_each_run_whatever_prefix_it_sees(cut: AttentionCut) -> None:
+    """Six pairs of run and head would come out even for two threads, but those of one run are far more work."""
+    nodes = [*prefix_with_rows(2000, [32]), Node(parent=None, tokens=600, cached=True)]
+    nodes.append(Node(parent=2, tokens=32, cached=False))
+    work = cut(make_case(nodes, num_heads=9, num_kv_heads=3, head_dim=16).table, group=3, kv_heads=3, num_threads=2)
+
+    whole = work.units[work.units[:, 5] < 0]
+    assert sorted(whole[:, :3].tolist()) == [[head, low, low + 32] for head in (0, 1) for low in (0, 32)]
+    assert sorted(work.joins[:, :3].tolist()) == [[2, 0, 32], [2, 32, 64]]
 
 
 def test_empty_step_has_no_units(cut: AttentionCut) -> None:
@@ -151,17 +184,17 @@ def test_units_with_most_pairs_of_query_and_key_come_first(cut: AttentionCut, nu
 
     pairs = [
         sum((high - low) * tokens for low, high, _, tokens, *_ in work.items[first:end].tolist())
-        for _, _, first, end, _ in work.units.tolist()
+        for _, _, _, first, end, _ in work.units.tolist()
     ]
     assert len(set(pairs)) > 1
     assert pairs == sorted(pairs, reverse=True)
 
 
-def test_units_of_equal_work_stay_in_order_of_their_queries(cut: AttentionCut) -> None:
-    table = make_case(prefix_with_rows(0, [32] * 40), num_heads=3, num_kv_heads=3, head_dim=16).table
-    work = cut(table, group=3, kv_heads=1, num_threads=16)
+def test_units_of_equal_work_stay_in_order_of_their_queries_and_heads(cut: AttentionCut) -> None:
+    table = make_case(prefix_with_rows(0, [32] * 40), num_heads=6, num_kv_heads=2, head_dim=16).table
+    work = cut(table, group=3, kv_heads=2, num_threads=20)
 
-    assert work.units[:, :2].tolist() == [[low, low + 32] for low in range(0, 40 * 32, 32)]
+    assert work.units[:, :3].tolist() == [[head, low, low + 32] for low in range(0, 40 * 32, 32) for head in (0, 1)]
 
 
 @pytest.mark.parametrize("rows", [1, 3000])

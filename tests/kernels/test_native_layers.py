@@ -36,12 +36,15 @@ def half(*shape: int, seed: int) -> Tensor:
     return random(*shape, seed=seed).div_(shape[-1] ** 0.5).bfloat16()
 
 
-def packed(kernels: CpuKernels | ReferenceKernels, case: Case, number: int, *, int8: bool = False) -> LayerOps:
-    """A layer with a bias, a weight in codes, and every second time a window and other angles."""
+def packed(
+    kernels: CpuKernels | ReferenceKernels, case: Case, number: int, *, int8: bool = False, coded: bool = False
+) -> LayerOps:
+    """A layer with a bias, one weight in codes or all, and every second time a window and other angles."""
     width, attended = (HEADS + 2 * KV_HEADS) * DIM, HEADS * DIM
+    qkv = coded_weight(width, HIDDEN, bits=8) if coded else half(width, HIDDEN, seed=number)
     norm = random(HIDDEN, seed=number).abs()
     return LayerOps(
-        qkv=kernels.pack_normed_linear(norm, 1e-5, half(width, HIDDEN, seed=number), half(width, seed=number + 1)),
+        qkv=kernels.pack_normed_linear(norm, 1e-5, qkv, half(width, seed=number + 1)),
         attention_out=kernels.pack_linear(half(HIDDEN, attended, seed=number + 2)),
         feed_forward=kernels.pack_feed_forward(
             norm,
@@ -160,11 +163,28 @@ def test_few_layers_before_the_last_will_do(kernels: CpuKernels, num_layers: int
     check_bits(kernels, [24, 3], read=2, num_layers=num_layers, int8=False)
 
 
-def check_bits(kernels: CpuKernels, rows: list[int], *, read: int, num_layers: int, int8: bool) -> None:
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [[1], [24], [9, 23], [9, 24]])
+def test_threads_that_each_add_to_a_copy_of_the_stream_give_the_same_bits(
+    kernels: CpuKernels, rows: list[int], threads: int, *, coded: bool
+) -> None:
+    """As they do in steps of up to 32 rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        check_bits(kernels, rows, read=2, num_layers=LAYERS, int8=False, coded=coded)
+    finally:
+        torch.set_num_threads(before)
+
+
+def check_bits(
+    kernels: CpuKernels, rows: list[int], *, read: int, num_layers: int, int8: bool, coded: bool = False
+) -> None:
     case = make_case(
         prefix_with_rows(77, rows), num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype=torch.bfloat16
     )
-    layers = [packed(kernels, case, number, int8=int8) for number in range(num_layers)]
+    layers = [packed(kernels, case, number, int8=int8, coded=coded) for number in range(num_layers)]
     last = packed_last(kernels, case, int8=int8)
     step = step_of(case, kernels, read, num_layers)
     wanted_step = copied(step)
