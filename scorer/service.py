@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -249,7 +249,12 @@ async def engine_result(future: Future[R], engine: Engine, deadline_s: float) ->
     """
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    future.add_done_callback(lambda _: loop.call_soon_threadsafe(ended.set))
+
+    def wake(_: Future[R]) -> None:
+        with suppress(RuntimeError):  # a step that hung may end after the loop is closed
+            loop.call_soon_threadsafe(ended.set)
+
+    future.add_done_callback(wake)
     try:
         while not future.done():
             try:

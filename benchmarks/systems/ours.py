@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 import platform
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import get_type_hints
 
@@ -169,6 +169,11 @@ def _answer(result: ScoreResult) -> Answer:
 
 
 def touch_libraries(threads: int) -> None:
-    """Run one matrix product, so that what the libraries hold for themselves counts as base."""
+    """Run one matrix product, so that what the libraries hold for themselves counts as base.
+
+    On a thread that ends, as in :func:`engine.runner.start_engine`: OpenMP's of a thread that lives on slow the engine's.
+    """
     torch.set_num_threads(threads)
-    torch.nn.functional.linear(torch.ones(64, 64).bfloat16(), torch.ones(64, 64).bfloat16())
+    ones = torch.ones(64, 64).bfloat16()
+    with ThreadPoolExecutor(1) as toucher:
+        toucher.submit(torch.nn.functional.linear, ones, ones).result()
