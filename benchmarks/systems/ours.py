@@ -171,7 +171,7 @@ def _answer(result: ScoreResult) -> Answer:
 def touch_libraries(threads: int) -> None:
     """Run one matrix product, so that what the libraries hold for themselves counts as base.
 
-    On a thread that ends, as in :func:`engine.runner.start_engine`: OpenMP's of a thread that lives on slow the engine's.
+    On a thread that ends, as in :func:`engine.runner.start_engine`: OpenMP's that wait for another slow the engine's.
     """
     torch.set_num_threads(threads)
     ones = torch.ones(64, 64).bfloat16()
