@@ -121,7 +121,8 @@ class PromptBatch:
                 tokens = self._slot_tokens(draft, "query")
                 uncut.setdefault(query, tokens)
                 if tokens <= limit:
-                    fitted[query] = _FittedQuery(draft.texts.query, uncut[query] - tokens)
+                    whole = draft.texts.query == query
+                    fitted[query] = _FittedQuery(draft.texts.query, 0 if whole else _lost(uncut[query], tokens))
                 elif shorter := self._cut(draft, "query", keep_tokens=limit):
                     pending[query] = shorter
                 else:
@@ -137,7 +138,7 @@ class PromptBatch:
         allowed = room if limit is None else min(room, limit)
         uncut = tokens if draft.uncut_tokens is None else draft.uncut_tokens
         if tokens <= allowed:
-            return self._prompt(draft, cut_tokens=uncut - tokens)
+            return self._prompt(draft, cut_tokens=0 if draft.uncut_tokens is None else _lost(uncut, tokens))
         if room <= 0:
             return self._no_room(draft, others=self._total(draft) - tokens)
         if not self._limits.truncate_documents:
@@ -241,6 +242,11 @@ class PromptBatch:
         }
         if wanted:
             self._encoded.update(self._encoder.encode(wanted, spans=spans))
+
+
+def _lost(before: int, after: int) -> int:
+    """Tokens that a cut text has lost; at least one, though what is left may share a token with the text around it."""
+    return max(1, before - after)
 
 
 def _empty_target() -> PromptError:
