@@ -20,10 +20,8 @@ static inline target panel_of(target t, int64_t panel, int64_t columns) {
     return t;
 }
 
-/* Whether a weight becomes bfloat16 on the way into a product. */
-static inline int has_codes(const layer *l) {
-    return l->first_coding != CODING_INT8 && (l->first_coding || l->second_coding);
-}
+/* Whether a weight of the layer becomes bfloat16 on the way into a product. */
+static inline int has_codes(const layer *l) { return is_unpacked(l->first_coding) || is_unpacked(l->second_coding); }
 
 typedef struct {
     int64_t in_steps, inner_steps, first_panels, second_panels; /* of a feed-forward part; else only the firsts */

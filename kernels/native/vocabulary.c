@@ -49,11 +49,7 @@ static void pack_hidden(const float *hidden, int64_t rows, int64_t width, bf16 *
 /* logits [32, 32] of 32 entries of the head, `stride` apart, for 32 hidden states */
 static inline void multiply(const bf16 *head, int64_t stride, int64_t steps, const bf16 *hidden, float *logits,
                             const char *ahead, int64_t lines) {
-    settle();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    begin_sums(logits, 0);
     for (int64_t s = 0; s < steps; s++, hidden += STEP) {
         _tile_loadd(4, head + s * 32, 2 * stride);
         _tile_loadd(5, head + 16 * stride + s * 32, 2 * stride);
@@ -67,11 +63,7 @@ static inline void multiply(const bf16 *head, int64_t stride, int64_t steps, con
         }
         for (int64_t i = 0; i < lines; i++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
     }
-    _tile_stored(0, logits, 128);
-    _tile_stored(1, logits + 16, 128);
-    _tile_stored(2, logits + 512, 128);
-    _tile_stored(3, logits + 528, 128);
-    settle();
+    end_sums(logits, 1);
 }
 
 /* soft_cap * tanh(x / soft_cap), where tanh(y) is 1 - 2 / (exp(2 y) + 1) */

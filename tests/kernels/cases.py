@@ -234,3 +234,19 @@ def coded_weight(rows: int, inputs: int, *, bits: int, dtype: torch.dtype = torc
     codes = torch.randint(least, most, (rows, inputs), generator=rng, dtype=torch.int8)
     scales, offsets = torch.randn(2, rows, inputs // 32, generator=rng).div_(8 * most).half().float()
     return CodedWeight(codes=codes, scales=scales, offsets=offsets, bits=bits, dtype=dtype)
+
+
+def two_rows_below_a_prefix() -> SpanTable:
+    """Two rows of 3 and 2 tokens below a cached prefix of 20 (two blocks of 16), spans in a fixed order."""
+    return SpanTable(
+        positions=np.array([20, 21, 22, 20, 21], np.int32),
+        query_lo=np.array([0, 0, 3], np.int32),
+        query_hi=np.array([5, 3, 5], np.int32),
+        key_lo=np.array([0, 0, 3], np.int32),
+        key_tokens=np.array([20, 3, 2], np.int32),
+        key_position=np.array([0, 20, 20], np.int32),
+        from_pool=np.array([True, False, False]),
+        causal=np.array([False, True, True]),
+        block_ids=np.array([4, 1], np.int32),
+        block_size=16,
+    )

@@ -8,32 +8,16 @@ import pytest
 
 from kernels.api import KernelInputError, SpanTable
 from kernels.checks import check_span_table
-from tests.kernels.cases import make_table, prefix_with_rows, random_trie
-
-
-def table() -> SpanTable:
-    """Two rows of 3 and 2 tokens below a cached prefix of 20 (two blocks of 16), spans in a fixed order."""
-    return SpanTable(
-        positions=np.array([20, 21, 22, 20, 21], np.int32),
-        query_lo=np.array([0, 0, 3], np.int32),
-        query_hi=np.array([5, 3, 5], np.int32),
-        key_lo=np.array([0, 0, 3], np.int32),
-        key_tokens=np.array([20, 3, 2], np.int32),
-        key_position=np.array([0, 20, 20], np.int32),
-        from_pool=np.array([True, False, False]),
-        causal=np.array([False, True, True]),
-        block_ids=np.array([4, 1], np.int32),
-        block_size=16,
-    )
+from tests.kernels.cases import make_table, prefix_with_rows, random_trie, two_rows_below_a_prefix
 
 
 def changed(**fields: Any) -> SpanTable:
     arrays: dict[str, Any] = {n: np.array(v) if isinstance(v, list) else v for n, v in fields.items()}
-    return dataclasses.replace(table(), **arrays)
+    return dataclasses.replace(two_rows_below_a_prefix(), **arrays)
 
 
 def test_a_good_table_tells_how_far_it_reaches() -> None:
-    reach = check_span_table(table(), num_fresh=5, num_slots=80)
+    reach = check_span_table(two_rows_below_a_prefix(), num_fresh=5, num_slots=80)
 
     assert (reach.fresh_rows, reach.slots) == (5, 80)
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.api import KernelInputError, LastLayerOps, LayerOps, LayersInput, SpanTable
+from kernels.api import KernelInputError, LastLayerOps, LayerOps, LayersInput
 from kernels.cpu import CpuKernels
 from kernels.native import load_native_ops
 from kernels.reference import ReferenceKernels
-from tests.kernels.cases import Case, coded_weight, make_case, prefix_with_rows
+from tests.kernels.cases import Case, coded_weight, keep_queries, make_case, prefix_with_rows
 
 NATIVE = load_native_ops()
 pytestmark = pytest.mark.skipif(NATIVE is None or NATIVE.linear is None, reason="no AMX or no C compiler here")
@@ -93,24 +93,7 @@ def step_of(case: Case, kernels: CpuKernels, read: int = 2, layers: int = LAYERS
         keep_slots=torch.from_numpy(free[: len(kept)]),
         read_rows=torch.from_numpy(read_rows),
         plan=kernels.plan(case.table),
-        read_plan=kernels.plan(for_rows(case.table, read_rows)),
-    )
-
-
-def for_rows(table: SpanTable, rows: npt.NDArray[np.int64]) -> SpanTable:
-    """The spans that any of ``rows`` is in, for these alone."""
-    inside = [
-        [row for row in rows if low <= row < high] for low, high in zip(table.query_lo, table.query_hi, strict=True)
-    ]
-    some = np.array([bool(each) for each in inside], dtype=np.bool_)
-    place = {row: index for index, row in enumerate(rows.tolist())}
-    columns = ("key_lo", "key_tokens", "key_position", "from_pool", "causal")
-    return replace(
-        table,
-        positions=table.positions[rows],
-        query_lo=np.array([place[each[0]] for each in inside if each], dtype=np.int32),
-        query_hi=np.array([place[each[-1]] + 1 for each in inside if each], dtype=np.int32),
-        **{name: getattr(table, name)[some] for name in columns},
+        read_plan=kernels.plan(keep_queries(case.table, read_rows.astype(np.int32))),
     )
 
 

@@ -13,7 +13,7 @@ from kernels.api import KernelInputError, SpanTable
 from kernels.checks import SpanReach, check_spans
 from kernels.cpu import CpuKernels
 from kernels.native import NativeSpanCheck, find_library, load_native_ops
-from tests.kernels.cases import keep_queries, make_table, prefix_with_rows, random_trie
+from tests.kernels.cases import keep_queries, make_table, prefix_with_rows, random_trie, two_rows_below_a_prefix
 
 LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no C compiler here")
@@ -94,19 +94,7 @@ def test_nothing_passes_that_is_refused_in_python(check: NativeSpanCheck, seed: 
     ids=str,
 )
 def test_every_fault_that_is_named_in_python_is_found(check: NativeSpanCheck, fields: dict[str, Any]) -> None:
-    """Two rows of 3 and 2 tokens below a cached prefix of 20, changed in one field."""
-    good = SpanTable(
-        positions=np.array([20, 21, 22, 20, 21], np.int32),
-        query_lo=np.array([0, 0, 3], np.int32),
-        query_hi=np.array([5, 3, 5], np.int32),
-        key_lo=np.array([0, 0, 3], np.int32),
-        key_tokens=np.array([20, 3, 2], np.int32),
-        key_position=np.array([0, 20, 20], np.int32),
-        from_pool=np.array([True, False, False]),
-        causal=np.array([False, True, True]),
-        block_ids=np.array([4, 1], np.int32),
-        block_size=16,
-    )
+    good = two_rows_below_a_prefix()
     arrays = {name: getattr(good, name).dtype.type(value) for name, value in fields.items() if isinstance(value, list)}
     changed = dataclasses.replace(good, **{**fields, **arrays})
 
