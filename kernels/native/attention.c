@@ -235,14 +235,7 @@ static int take_workspace(workspace *w, int64_t rows, int64_t width) {
                              ROWS * STRETCH * 2,        LANES * (width + LANES) * 4};
     void **parts[] = {(void **)&w->query, (void **)&all,    (void **)&here,    (void **)&w->key,
                       (void **)&w->value, (void **)&w->scores, (void **)&w->weights, (void **)&w->others};
-    int64_t total = 0;
-    for (int i = 0; i < 8; i++) total += round_up(sizes[i], 64);
-    char *next = take(&kept, total);
-    if (!next) return 0;
-    for (int i = 0; i < 8; i++) {
-        *parts[i] = next;
-        next += round_up(sizes[i], 64);
-    }
+    if (!take_parts(&kept, sizes, parts, 8)) return 0;
     w->all = state_in(all, rows, width);
     w->here = state_in(here, rows, width);
     w->width = width;

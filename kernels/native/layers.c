@@ -59,15 +59,7 @@ static int take_workspace(const decoder_step *s, workspace *w) {
                              s->num_read * hidden * 2, s->num_read * query * 2};
     void **parts[] = {(void **)&w->qkv, (void **)&w->attended, (void **)&w->read_stream, (void **)&w->read_update,
                       (void **)&w->read_query};
-    int64_t total = 0;
-    for (int i = 0; i < 5; i++) total += round_up(sizes[i], 64);
-    char *next = take(&kept, total);
-    if (!next) return 0;
-    for (int i = 0; i < 5; i++) {
-        *parts[i] = next;
-        next += round_up(sizes[i], 64);
-    }
-    return 1;
+    return take_parts(&kept, sizes, parts, 5);
 }
 
 /* Keys or values [rows, kv_heads, head_dim] of kept rows to their slots; rows are `stride` apart. */

@@ -169,4 +169,17 @@ static inline char *take(kept_memory *kept, int64_t size) {
     return kept->memory;
 }
 
+/* The same as parts of `sizes` bytes, each at a multiple of 64 bytes; 0 where there is none. */
+static inline int take_parts(kept_memory *kept, const int64_t *sizes, void **const *parts, int count) {
+    int64_t total = 0;
+    for (int i = 0; i < count; i++) total += round_up(sizes[i], 64);
+    char *next = take(kept, total);
+    if (!next) return 0;
+    for (int i = 0; i < count; i++) {
+        *parts[i] = next;
+        next += round_up(sizes[i], 64);
+    }
+    return 1;
+}
+
 #endif
